@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_place() {
+    fn invalid_acl_error_names_its_place() {
         for (text, part) in [
             ("", "not JSON"),
             ("[]", "the ACLs: expected an object"),
@@ -322,7 +322,7 @@ mod tests {
 
     /// Regression: only the last of two equal keys counted, so that an action denied by the first was allowed.
     #[test]
-    fn a_key_that_is_there_twice_is_refused_by_its_name() {
+    fn duplicate_key_is_refused_by_name() {
         let list = |kind: &str| {
             format!(
                 r#""run_tasks":[{{"principals":{{"type":"ANY"}},"users":{{"type":"{kind}"}}}}]"#

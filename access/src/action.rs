@@ -206,7 +206,7 @@ mod tests {
 
     /// Compares `docs/acls.md` with the declarations; rewrites it when `MESETA_BLESS` is set.
     #[test]
-    fn the_reference_page_is_what_is_declared() {
+    fn reference_page_matches_declared_actions() {
         let page = reference();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/acls.md");
         if std::env::var_os("MESETA_BLESS").is_some() {

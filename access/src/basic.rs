@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_comes_back_as_it_was_made() {
+    fn basic_header_round_trips() {
         let claim = claim(header("ada", b"a:b c").as_bytes()).unwrap();
         assert_eq!(claim.principal, "ada");
         assert_eq!(claim.secret, b"a:b c");

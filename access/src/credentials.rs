@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_of_a_file_are_read() {
+    fn both_file_formats_are_read() {
         let hash = hash("wonder");
         let json = format!(r#"{{"credentials":[{{"principal":"ada","secret":"{hash}"}}]}}"#);
         let text = format!("# people\n\nada {hash}\n");
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_secrets_are_refused_and_not_repeated() {
+    fn plain_secrets_are_refused_without_echo() {
         for file in [
             r#"{"credentials":[{"principal":"ada","secret":"CANARY"}]}"#,
             "ada CANARY",
@@ -368,7 +368,7 @@ mod tests {
 
     /// A file with a duplicate key does not show which value is meant.
     #[test]
-    fn a_key_that_is_there_twice_is_named() {
+    fn duplicate_key_error_names_key() {
         let pair = r#"{"principal":"ada","secret":"CANARY","secret":"b"}"#;
         let file = format!(r#"{{"credentials":[{pair}]}}"#);
         let file = Credentials::parse(&file).unwrap_err();
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_would_be_a_comment_or_json_is_of_no_principal() {
+    fn comment_like_principal_line_is_refused() {
         let hash = hash("x");
         for principal in ["#x", "{x"] {
             let text = format!("{principal} {hash}\n");
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_one_pair_in_plain_text() {
+    fn client_takes_one_plain_pair() {
         for text in [r#"{"principal":"a","secret":"b c"}"#, "a b"] {
             let credential = Credential::parse(text).unwrap();
             assert_eq!(credential.principal, "a");

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn hmac_is_that_of_rfc_4231() {
+    fn hmac_matches_rfc_4231() {
         // Cases 1, 2 (with a key of our length in between) and 6: short, and longer than a block.
         let hex = |bytes: [u8; 32]| bytes.map(|byte| format!("{byte:02x}")).concat();
         assert_eq!(
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_what_was_signed_and_nothing_else() {
+    fn token_verifies_only_signed_claims() {
         let ours = key(b"0123456789abcdef");
         let token = ours.sign(&claims("e-\"1\""));
         assert!(token.starts_with("eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9."));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_algorithm_that_is_signed_for_but_not_ours_is_refused() {
+    fn foreign_algorithm_is_refused_despite_signature() {
         let ours = key(b"0123456789abcdef");
         let signed = format!(
             "{}.{}",
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_read_as_mesos_executors_write_it() {
+    fn mesos_executor_header_is_accepted() {
         assert_eq!(bearer(b"Bearer a.b.c"), Some("a.b.c"));
         assert_eq!(bearer(b"bearer  a.b.c "), Some("a.b.c"));
         for other in [b"Basic eA==".as_slice(), b"Bearer", b"", b"\xff x"] {

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_mesos_are_read_and_nonsense_is_not() {
+    fn mesos_files_parse_nonsense_fails() {
         let limits = r#"{"limits":[{"principal":"foo","qps":55.5,"capacity":100000},
             {"principal":"bar"}],"aggregate_default_qps":33.3,"aggregate_default_capacity":1000000}"#;
         assert!(RateLimits::parse(limits).is_ok());

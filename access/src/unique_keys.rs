@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_each_key_once_is_read_as_it_stands() {
+    fn unique_keys_are_read_unchanged() {
         let text = r#"{"a":[1,-2,0.5,null,true,"b",{"a":{}}],"b":{"a":1}}"#;
         let plain: Value = serde_json::from_str(text).unwrap();
         assert_eq!(parse(text).unwrap(), plain);

@@ -149,7 +149,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn all_parts_together_leave_room_for_what_is_not_counted() {
+    fn budget_leaves_room_for_uncounted_memory() {
         for total in [128 * MIB, 1024 * MIB, 8192 * MIB] {
             let budgets = Budgets::of(total);
             let waiting = budgets.events()
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn by_default_nothing_is_smaller_than_it_was_without_a_budget() {
+    fn default_budgets_match_earlier_fixed_limits() {
         let budgets = Budgets::of(1024 * MIB);
         for (part, mebibytes) in [
             (budgets.events(), 48),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_is_too_small_is_refused() {
+    fn too_small_budget_is_refused() {
         let least = Budgets::read(MEMORY_BUDGET_MIN).expect("enough");
         assert!(least.call_bytes_max() > 512 << 10 && least.frame_bytes_max() > 6 * MIB);
         let error = Budgets::read(ByteSize::from_bytes(127 << 20)).expect_err("too little");

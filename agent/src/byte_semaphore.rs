@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_executor_waits_for_itself_and_not_for_others() {
+    async fn executor_waits_only_for_own_bytes() {
         let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
         let first = semaphore.take("f", "a", 6 * MIB).await.expect("room");
         assert!(!has_capacity(&semaphore, "f", "a", 6 * MIB).await);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn executors_of_silent_frameworks_leave_room_to_others() {
+    async fn silent_frameworks_leave_room_to_others() {
         let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
         let mut kept = Vec::new();
         for framework in ["silent-1", "silent-2", "silent-3"] {
@@ -395,7 +395,7 @@ mod tests {
 
     /// Regression: many executors of one framework took all the room reserved for small updates of others.
     #[tokio::test]
-    async fn many_executors_of_a_silent_framework_leave_room_to_others() {
+    async fn executors_of_silent_framework_leave_room() {
         let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
         let mut kept = Vec::new();
         for executor in 0..1000 {
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_bounded_by_sender() {
+    async fn waiters_are_bounded_per_sender() {
         let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
         let _held = semaphore.take("f", "a", 8 * MIB).await.expect("room");
         let mut waiting = Vec::new();
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_is_told_in_order_and_who_stops_is_passed_over() {
+    async fn waiters_are_served_in_order() {
         let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
         let held = semaphore.take("f", "a", 5 * MIB).await.expect("room");
         let kept = semaphore.take("f", "a", MIB).await.expect("room");
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_given_is_not_refused_once_others_have_taken_theirs() {
+    async fn granted_permit_survives_takes_by_others() {
         let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
         let mut given = semaphore.take("f", "a", 8 * MIB).await.expect("room");
         let _others = [
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn room_grows_with_what_comes_and_waits_for_nobody() {
+    async fn growing_a_permit_never_waits() {
         let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
         let mut first = semaphore.take("f", "a", 0).await.expect("room");
         for _ in 0..6 {

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_covers_its_users_and_roles_and_nobody_else() {
+    fn grant_covers_only_its_users_roles() {
         let text = r#"{"grants": [
             {"users": ["www"], "capabilities": ["SETUID"]},
             {"roles": ["ads", "ops/%"], "capabilities": ["CAP_KILL"]},
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_that_make_no_sense_are_refused() {
+    fn invalid_grants_are_refused() {
         for (text, complaint) in [
             ("{", "EOF"),
             (r#"{"grant": []}"#, "unknown field"),

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_is_a_pause_whoever_notices_it_and_is_told_once() {
+    fn clock_gap_is_reported_once() {
         let begin = Instant::now();
         let mut heartbeat = Heartbeat {
             last: begin,

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_there_is_a_quarter_is_left_for_what_must_go_on() {
+    fn descriptor_shares_leave_a_quarter() {
         for limit in [64, 256, 1_024, 4_096, 20_000, 1 << 20] {
             let DescriptorShares {
                 connections,

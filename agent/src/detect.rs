@@ -188,7 +188,7 @@ mod tests {
     const GB: u64 = 1024 * MEGABYTE;
 
     #[test]
-    fn a_kernel_that_takes_more_strands_no_agent() {
+    fn smaller_detected_memory_allows_restart() {
         let of = |mem_bytes, named: &[String]| {
             let machine = Machine {
                 cpus: Some(2),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_not_detected_even_when_it_is_nothing() {
+    fn named_resources_are_not_detected() {
         let machine = Machine {
             cpus: Some(4),
             mem_bytes: Some(8 * GB),
@@ -261,7 +261,7 @@ mod tests {
     }
     /// Regression: on a machine for one role, everything that `--resources` did not name was offered to everybody.
     #[test]
-    fn what_is_detected_is_of_the_default_role() {
+    fn detected_resources_get_default_role() {
         let ads = Role::new("ads").unwrap();
         let machine = |mem_bytes| Machine {
             cpus: Some(4),

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_exact_and_what_an_earlier_agent_left_is_mended() {
+    fn modes_are_exact_and_repaired() {
         let dir = tempfile::tempdir().expect("a folder");
         let base = std::fs::canonicalize(dir.path()).expect("a path");
         let work = base.join("var/work");
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_in_place_of_the_lock_is_locked_as_well() {
+    fn folder_as_lock_is_locked() {
         let dir = tempfile::tempdir().expect("a folder");
         let layout = prepare_work_dir(dir.path()).expect("usable");
         std::fs::create_dir(layout.meta().join("lock")).expect("made");
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_agent_writes_nothing_to_a_work_directory_in_use() {
+    fn second_agent_leaves_directory_unchanged() {
         let dir = tempfile::tempdir().expect("a folder");
         let held = take_work_dir(dir.path()).expect("ours");
         // The agent would fail if it wrote here.
@@ -429,7 +429,7 @@ mod tests {
 
     /// The second agent would destroy the containers as orphans, or both would adopt them.
     #[test]
-    fn an_agent_on_a_copy_of_a_work_directory_in_use_is_refused() {
+    fn copied_work_directory_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");
         let held = lock_instance(dir.path()).expect("locked");
         assert!(held.is_some());
@@ -446,7 +446,7 @@ mod tests {
 
     /// Regression: after a cleaner of `/run` or `/tmp` every launch failed until the agent was restarted.
     #[test]
-    fn a_runtime_folder_that_others_remove_is_made_and_held_again() {
+    fn removed_runtime_folder_is_remade() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("run/agent");
         let take = || RuntimeFolder::take(path.clone(), Path::new("/work"));
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operators_folder_keeps_its_mode_and_a_link_is_no_passage() {
+    fn existing_folder_keeps_mode_link_refused() {
         let dir = tempfile::tempdir().expect("a folder");
         let base = std::fs::canonicalize(dir.path()).expect("a path");
         std::fs::set_permissions(&base, Permissions::from_mode(0o751)).expect("set");

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn an_executor_is_known_on_some_connections_and_no_more() {
+    fn connections_per_executor_are_bounded() {
         let executor_connections = ExecutorConnections::new(1_024);
         let register =
             |id: &ContainerId, peer: &Peer| executor_connections.register(id, peer, |_| true);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_an_executor_leaves_behind_are_closed_and_leave_room() {
+    fn abandoned_connections_are_closed() {
         let executor_connections = ExecutorConnections::new(4);
         let mut left = Vec::new();
         for life in 0..10 {

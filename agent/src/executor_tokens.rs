@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn another_life_of_the_agent_reads_the_tokens_of_the_first() {
+    fn tokens_survive_an_agent_restart() {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(dir.path());
         fs::create_dir(layout.meta()).expect("made");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_others_may_read_or_that_are_short_are_refused() {
+    fn readable_or_short_keys_are_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(dir.path());
         let path = dir.path().join("key");

@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn the_age_falls_as_the_disk_fills() {
+    fn age_falls_as_disk_fills() {
         for (used, days) in [(0.0, 6.3), (0.5, 2.8), (0.9, 0.0), (1.0, 0.0)] {
             let allowed = age_allowed(&options(), used).as_secs_f64() / 86_400.0;
             assert!((allowed - days).abs() < 1e-6, "{used}: {allowed}");
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_as_full_as_what_there_is_least_of() {
+    fn scarcest_kind_decides_disk_fullness() {
         let is = |used: f64, expected: f64| (used - expected).abs() < 1e-9;
         assert!(is(used_share(0, 0, 0).max(used_share(100, 75, 75)), 0.25));
         assert!(is(used_share(100, 90, 90).max(used_share(1000, 0, 0)), 1.0));
@@ -630,7 +630,7 @@ mod tests {
 
     /// Regression: ended sandboxes stayed for hours while the agent refused tasks for lack of space.
     #[test]
-    fn a_disk_is_full_without_what_is_left_for_root() {
+    fn fullness_ignores_room_for_root() {
         let is = |used: f64, expected: f64| (used - expected).abs() < 1e-9;
         assert!(is(used_share(100, 20, 0), 1.0));
         assert!(is(used_share(100, 60, 40), 0.5));
@@ -663,7 +663,7 @@ mod tests {
 
     /// The files were changed an hour ahead, or as long ago as possible, by the wall clock.
     #[test]
-    fn no_wall_clock_and_no_restart_changes_how_long_a_sandbox_waits() {
+    fn age_ignores_clock_and_restarts() {
         use std::time::SystemTime;
         let ahead = SystemTime::now() + Duration::from_secs(3600);
         for changed in [SystemTime::UNIX_EPOCH, ahead] {
@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_goes_after_the_delay_and_what_lives_stays() {
+    fn only_ended_sandboxes_are_removed() {
         let (_dir, gc, runs) = site();
         gc.keep(runs.join("new"));
         gc.find(&boot(), uptime());
@@ -713,7 +713,7 @@ mod tests {
 
     /// Regression: four frameworks with a slow sandbox each blocked the removals of all others.
     #[test]
-    fn frameworks_take_turns_of_a_length_whatever_their_sandboxes_hold() {
+    fn removal_turns_have_bounded_length() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = std::fs::canonicalize(dir.path()).expect("a path");
         let mut gc = Gc::new(options(), Layout::new(&path));
@@ -759,7 +759,7 @@ mod tests {
     /// Regression: a sandbox that could not be removed was tried in every turn, silently, and the other sandboxes of
     /// its framework never were.
     #[test]
-    fn a_sandbox_of_which_something_is_left_starves_no_other_of_its_framework() {
+    fn failed_sandbox_starves_no_other() {
         let (_dir, mut gc, runs) = site();
         Arc::get_mut(&mut gc.inner).expect("alone").turn = Duration::ZERO;
         // The names give the turn first to the sandbox that cannot be removed.
@@ -788,7 +788,7 @@ mod tests {
 
     /// The walk may find a sandbox made after its beginning, or before the report of the run.
     #[test]
-    fn a_run_that_began_during_the_walk_keeps_its_sandbox() {
+    fn run_begun_during_walk_is_kept() {
         let (_dir, gc, runs) = site();
         gc.keep(runs.join("new"));
         gc.find(&boot(), uptime());
@@ -805,7 +805,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_last_run_its_executor_framework_and_agent_go() {
+    fn empty_parents_go_with_last_run() {
         let (dir, gc, runs) = site();
         gc.discard(runs.join("old"));
         gc.discard(runs.join("new"));
@@ -815,7 +815,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_left_that_fell_while_it_removed_a_sandbox_goes_at_the_start() {
+    fn interrupted_removal_is_finished_at_start() {
         let (dir, gc, runs) = site();
         for run in ["old", "new"] {
             std::fs::remove_dir_all(runs.join(run)).expect("removed");
@@ -832,7 +832,7 @@ mod tests {
 
     /// Found by ENOMEM at the listing: the sandboxes of an earlier agent stayed until the next start.
     #[test]
-    fn what_cannot_be_listed_is_looked_for_again() {
+    fn unlistable_folder_is_retried() {
         let (dir, gc, _) = site();
         let executor = dir.path().join("slaves/S0/frameworks/F2/executors/E");
         std::fs::create_dir_all(&executor).expect("made");
@@ -850,7 +850,7 @@ mod tests {
 
     /// The sandbox of a beginning run is not made yet, but its future parent folders and its link must stay.
     #[test]
-    fn a_run_that_is_about_to_begin_finds_the_folders_of_its_executor() {
+    fn beginning_run_keeps_executor_folders() {
         let (_dir, gc, runs) = site();
         gc.keep(runs.join("third"));
         gc.discard(runs.join("old"));
@@ -865,7 +865,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_removed_is_tried_again_after_a_pause() {
+    fn failed_removal_is_retried_after_pause() {
         let (_dir, gc, runs) = site();
         gc.discard(runs.join("old"));
         // A path below a file cannot be a sandbox.
@@ -889,7 +889,7 @@ mod tests {
 
     /// Found by an EIO at the renaming of the link: the link stayed until the next start, with its parent folders.
     #[test]
-    fn a_link_that_cannot_be_removed_is_tried_again() {
+    fn failed_link_removal_is_retried() {
         let (dir, gc, runs) = site();
         let in_the_way = runs.join(LATEST_ASIDE);
         std::fs::create_dir(&in_the_way).expect("made");
@@ -906,7 +906,7 @@ mod tests {
     }
 
     #[test]
-    fn sandboxes_of_many_frameworks_are_all_removed() {
+    fn sandboxes_of_all_frameworks_are_removed() {
         let (dir, gc, _) = site();
         let runs = |framework: usize| {
             let path = format!("slaves/S0/frameworks/{framework}/executors/e/runs");
@@ -928,7 +928,7 @@ mod tests {
     /// Regression: tens of millions of small files of one tenant blocked the removal of other tasks' sandboxes, on a
     /// full disk.
     #[tokio::test]
-    async fn a_removal_that_takes_long_holds_up_its_own_framework_alone() {
+    async fn slow_removal_delays_only_its_framework() {
         let (dir, _, runs) = site();
         let options = Options {
             delay: Duration::ZERO,
@@ -966,7 +966,7 @@ mod tests {
     }
 
     #[test]
-    fn links_in_a_sandbox_are_not_followed() {
+    fn sandbox_links_are_not_followed() {
         let (dir, gc, runs) = site();
         let precious = dir.path().join("precious");
         std::fs::create_dir(&precious).expect("made");
@@ -980,7 +980,7 @@ mod tests {
 
     /// Regression: the kernel lists a blank as `\\040`. The mount was not found, and the sandbox was never removed.
     #[test]
-    fn mounts_with_any_name_are_detached_from_an_old_sandbox() {
+    fn mounts_in_old_sandbox_are_detached() {
         use nix::mount::{MsFlags, mount};
         use std::os::unix::ffi::OsStrExt as _;
         let dir = tempfile::tempdir().expect("a folder");

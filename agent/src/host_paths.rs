@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_list_everything_is_allowed_where_mesos_would_and_nothing_elsewhere() {
+    fn unset_list_follows_mesos_default() {
         assert_eq!(allowed(None, true), Ok(None));
         assert_eq!(allowed(None, false), Ok(Some(Vec::new())));
         let listed = Ok(Some(vec!["/a".into(), "/b/c".into()]));

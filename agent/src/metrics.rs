@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_family_has_a_name_of_its_own_and_a_help() {
+    fn every_family_has_name_and_help() {
         let mut names = std::collections::BTreeSet::new();
         for (name, help) in families() {
             assert!(names.insert(name), "{name}");
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_known_has_a_series() {
+    fn only_known_values_have_series() {
         let mut builder = MetricsBuilder::default();
         builder.add("meseta_agent_frameworks", &[], None);
         builder.add("meseta_agent_tasks", &[("state", "running")], 3.0);
@@ -383,7 +383,7 @@ mod tests {
 
     /// Regression: an agent with four CPUs reported seven as allocated.
     #[test]
-    fn what_is_oversubscribed_is_not_allocated_of_the_agents_resources() {
+    fn oversubscribed_resources_are_not_allocated() {
         let parse = |text| Resources::parse(text, &Role::star()).expect("resources");
         let mut allocated = parse("cpus:4;mem:64");
         for resource in parse("cpus:3").with_revocable(true).iter() {
@@ -403,7 +403,7 @@ mod tests {
 
     /// Regression: the first task of a role that ran out of memory caused no increase.
     #[test]
-    fn tasks_out_of_memory_are_counted_from_zero_on() {
+    fn memory_kills_are_counted_from_zero() {
         let role = |name: &str| Some(Role::new(name).expect("a role"));
         let counts = BTreeMap::from([(role("gone"), 2), (role("eng"), 1)]);
         let roles = [role("eng"), role("ads"), None, role("ads")];

@@ -188,7 +188,7 @@ mod tests {
     /// Regression: after a corrected configuration or a moved disk, the earlier tasks were reported lost, and continued
     /// without a warning.
     #[test]
-    fn containers_that_run_are_told_of_once_their_agent_has_left_them() {
+    fn containers_of_stopped_agents_are_reported() {
         let dir = tempfile::tempdir().expect("a folder");
         let note = |instance: &str, container: &str, supervisor: &ProcessIdentity| {
             let folder = dir.path().join(instance).join("containers").join(container);

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_says_why() {
+    fn unusable_profile_names_the_reason() {
         for (json, complaint) in [
             ("{", "EOF"),
             ("{}", "defaultAction"),

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_new_is_taken_while_too_much_waits_for_the_disk() {
+    fn backlog_of_disk_stops_intake() {
         const MIB: usize = 1 << 20;
         let backlog = Backlog::of_bytes(32 * MIB);
         let mut outbox: Outbox<Destination, Output> = Outbox::new(UNBOUNDED);
@@ -427,7 +427,7 @@ mod tests {
 
     /// Messages of any size, and budgets of any size.
     #[test]
-    fn messages_alone_never_keep_anything_else_from_being_taken() {
+    fn messages_never_stop_intake() {
         const MIB: usize = 1 << 20;
         for budgets in [128, 1024, 65_536].map(|mebibytes| Budgets::of(mebibytes * MIB)) {
             let backlog = Backlog::of_bytes(budgets.outbox());

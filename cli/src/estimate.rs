@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_that_is_no_trace_is_named() {
+    fn invalid_trace_file_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("empty.csv");
         let told = || format!("{:#}", load(&file).expect_err("no trace"));

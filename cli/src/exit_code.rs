@@ -152,7 +152,7 @@ mod tests {
 
     /// Regression: each of these was retried every second for ever.
     #[test]
-    fn a_wrong_configuration_is_not_tried_again() {
+    fn invalid_configuration_is_not_retried() {
         let flag = |flag| FlagError::new(flag, "x", "why");
         let wrong: [anyhow::Error; 11] = [
             meseta_master::RunError::UnknownRegistry("x".to_owned()).into(),
@@ -179,7 +179,7 @@ mod tests {
 
     /// Regression: a manual list had only the flags that its author remembered.
     #[test]
-    fn a_flag_that_takes_a_path_may_be_right_a_moment_later() {
+    fn path_flag_error_is_retried() {
         for (flag, may_pass) in [
             ("whitelist", true),
             ("etcd_password_file", true),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_tried_again() {
+    fn transient_failure_is_retried() {
         let listen = || meseta_master::RunError::Listen {
             address: ([10, 0, 0, 1], 5050).into(),
             source: io::ErrorKind::AddrNotAvailable.into(),

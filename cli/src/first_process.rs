@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_codes_are_those_of_the_daemon() {
+    fn exit_codes_match_the_daemon() {
         for (raw, code) in [(0, 0), (3 << 8, 3), (9, 137), (15, 143)] {
             let found = code_of(ExitStatus::from_raw(raw));
             assert_eq!(found, ExitCode::from(code), "{raw}");

@@ -605,7 +605,7 @@ mod tests {
 
     /// Compares `docs/flags.md` with the declarations; `MESETA_BLESS` rewrites the page.
     #[test]
-    fn the_reference_page_is_what_is_declared() {
+    fn reference_page_matches_the_declaration() {
         let page = reference();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/flags.md");
         if std::env::var_os("MESETA_BLESS").is_some() {
@@ -673,7 +673,7 @@ mod tests {
 
     /// Regression: clap named the flag in its command-line form, although it was in a file.
     #[test]
-    fn a_refused_value_is_told_with_the_place_where_it_stands() {
+    fn refused_value_names_its_origin() {
         let (file, flag) = config("authenticate_http_readonly = 1\n");
         let told = |flags: &[&str]| {
             let line = ["meseta", "agent", "--master=h:1", "--work_dir=/x"];
@@ -689,7 +689,7 @@ mod tests {
 
     /// Regression: the verb was refused if MESETA_MASTER was a file, as agents accept it, though the verb calls no master.
     #[test]
-    fn the_verbs_of_a_job_take_what_is_no_master() {
+    fn job_verbs_ignore_the_master_setting() {
         let told = |line: &str| parse(args(&line.split(' ').collect::<Vec<_>>()));
         assert!(told("meseta job status web --master=file:///masters").is_ok());
         assert!(told("meseta agents --master=file:///masters").is_err());
@@ -703,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_says_whose_it_is() {
+    fn version_names_build_and_interface() {
         for line in [
             &["meseta", "--version"][..],
             &["meseta", "agent", "--version"],
@@ -724,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_with_its_place_or_the_near_name() {
+    fn invalid_input_names_place_or_suggestion() {
         for (flag, part) in [
             ("--resorces=cpus:1", "--resources"),
             ("--no-such-flag=1", "--no-such-flag"),
@@ -745,7 +745,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_gives_what_the_command_line_does_not() {
+    fn command_line_overrides_the_file() {
         let (_file, flag) = config("port = 6051\nhostname = \"node1\"\n");
         let view = agent(&[&flag, "--port=7051"]);
         assert_eq!((&*view["port"], &*view["hostname"]), ("7051", "node1"));
@@ -783,14 +783,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_stand_in_a_file() {
+    fn value_may_come_from_a_file() {
         let file = file("cpus:3;mem:100\n");
         let view = agent(&[&format!("--resources=file://{}", file.path().display())]);
         assert_eq!(view["resources"], "cpus:3;mem:100");
     }
 
     #[test]
-    fn hyphens_stand_for_underscores_and_booleans_have_the_negation_of_mesos() {
+    fn hyphens_and_boolean_negation_are_accepted() {
         assert_eq!(agent(&["--runtime-dir=/y"])["runtime_dir"], "/y");
         for flag in ["--no-switch_user", "--no-switch-user"] {
             assert_eq!(agent(&[flag])["switch_user"], "false", "{flag}");

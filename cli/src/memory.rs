@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_clean_mappings_of_files_are_given_back() {
+    fn only_clean_file_mappings_are_released() {
         let mapping = |line: &str, own: u32| {
             format!("{line}\nRss: 8 kB\nAnonymous:        {own} kB\nVmFlags: rd mr mw me\n")
         };
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heap_is_trimmed_when_that_may_be_of_use() {
+    fn heap_is_trimmed_when_useful() {
         const MIB: u64 = 1 << 20;
         let mut trims = Trims::new();
         assert!(!trims.is_due(50 * MIB), "small");
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heap_near_its_budget_is_trimmed_as_it_grows() {
+    fn heap_near_budget_is_trimmed() {
         let mut pressure = Pressure::new(160, || {});
         assert!(!pressure.is_due(60), "three eighths of it");
         assert!(pressure.is_due(61));
@@ -313,7 +313,7 @@ mod tests {
 
     /// Code and constants work as before the release.
     #[test]
-    fn what_was_given_back_is_there_again() {
+    fn released_pages_are_read_again() {
         let before = format!("{:?}", std::time::Duration::from_millis(1500));
         give_back();
         assert_eq!(

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watchdog_may_be_for_another_process() {
+    fn watchdog_of_other_process_is_ignored() {
         let own = std::process::id().to_string();
         let found = |usec: Option<&str>, pid: Option<&str>| {
             let (usec, pid) = (usec.map(str::to_owned), pid.map(str::to_owned));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ready_comes_first_and_then_signs_of_life() {
+    async fn ready_precedes_the_watchdog_signals() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("notify");
         let manager = tokio::net::UnixDatagram::bind(&path).expect("bound");

@@ -10,7 +10,7 @@ fn meseta(args: &[&str]) -> Output {
 }
 
 #[test]
-fn help_names_every_verb_and_what_to_do_first() {
+fn help_names_verbs_and_first_step() {
     let output = meseta(&["--help"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success());
@@ -51,7 +51,7 @@ fn help_names_every_verb_and_what_to_do_first() {
 }
 
 #[test]
-fn an_unknown_verb_is_refused_with_the_near_one() {
+fn unknown_verb_suggests_the_nearest() {
     let output = meseta(&["exceute"]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2));
@@ -59,7 +59,7 @@ fn an_unknown_verb_is_refused_with_the_near_one() {
 }
 
 #[test]
-fn a_verb_without_a_master_says_so_and_ends() {
+fn unreachable_master_ends_the_verb() {
     let output = meseta(&["agents", "--master=127.0.0.1:1"]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
@@ -68,7 +68,7 @@ fn a_verb_without_a_master_says_so_and_ends() {
 
 /// Units of systemd try a daemon again for ever unless it exits with 2.
 #[test]
-fn a_daemon_that_is_told_nonsense_exits_with_2_and_with_1_where_that_may_pass() {
+fn invalid_flags_exit_2_transient_1() {
     let dir = tempfile::tempdir().expect("a folder");
     let work_dir = format!("--work_dir={}", dir.path().join("w").display());
     let syntax = dir.path().join("syntax.toml");

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_thread_has_its_usual_priority_before_and_after() {
+    async fn thread_priority_is_restored_afterwards() {
         let priority = || rustix::process::getpriority_process(None).unwrap();
         let usual = priority();
         let expected = if *MAY_RAISE { usual.max(NICE) } else { usual };

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_trickles_is_given_up() {
+    async fn trickling_body_is_given_up() {
         let (sender, body) = sent();
         let sending = tokio::spawn(trickle(sender, b"x"));
         let begun = Instant::now();
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_large_body_that_goes_on_is_read() {
+    async fn progressing_large_body_is_read() {
         const CHUNK: &[u8] = &[b'x'; 40 * 1024];
         const LARGE: usize = 32 << 20;
         let (sender, body) = sent();
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_beyond_the_budget_is_refused_and_releases_its_charge() {
+    async fn body_beyond_budget_releases_its_charge() {
         let budget = Budget::new(100);
         let others = budget.share(100, 0).charge(60).unwrap();
         let own = budget.share(100, 0);
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_charged_body_holds_what_has_come_until_it_is_dropped() {
+    async fn charged_body_holds_bytes_until_dropped() {
         let budget = Budget::new(100);
         let (sender, body) = sent();
         let mut body = charged(body, budget.share(100, 0));

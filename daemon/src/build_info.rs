@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_is_told_and_the_rest_is_absent() {
+    fn only_known_build_facts_appear() {
         let known = BuildInfo {
             version: "1.2.3",
             commit: Some("cbc18e0"),

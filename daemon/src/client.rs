@@ -419,7 +419,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn without_a_timeout_an_answer_is_waited_for() {
+    async fn missing_timeout_waits_for_answer() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/", listener.local_addr().expect("bound"));
         let (go, going) = tokio::sync::oneshot::channel();

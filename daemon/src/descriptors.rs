@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_fewer_than_it_may_have() {
+    fn process_is_below_its_descriptor_limit() {
         let (open, limit) = (open().unwrap(), limit().unwrap());
         assert!(open >= 3, "{open}");
         assert!(u64::try_from(open).unwrap() <= limit, "{open} of {limit}");

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn pause_of_the_process_is_no_silence() {
+    fn paused_process_is_no_disk_silence() {
         let (pulse, mut now) = (DiskPulse::default(), Instant::now());
         let mut watch = SilenceWatch::new(pulse.clone(), now);
         pulse.begin();

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_is_sent_whole_or_not_to_its_end() {
+    async fn file_is_complete_or_visibly_cut() {
         let reads = FileReads::default();
         let bytes: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
         let length = u64::try_from(bytes.len()).unwrap();
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stalled_download_is_ended_and_buffers_little_until_then() {
+    async fn stalled_download_ends_with_small_buffer() {
         let reads = FileReads::default();
         let large = vec![b'x'; 100 * CHUNK_BYTES];
         let length = u64::try_from(large.len()).unwrap();
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn with_too_many_downloads_the_most_stalled_is_evicted() {
+    async fn too_many_downloads_evict_most_stalled() {
         let reads = FileReads::default();
         let large = vec![b'x'; 4 * CHUNK_BYTES];
         let length = u64::try_from(large.len()).unwrap();
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_all_downloads_makes_room_for_another() {
+    async fn caller_with_all_downloads_yields_one() {
         let reads = FileReads::new(4);
         let large = vec![b'x'; 4 * CHUNK_BYTES];
         let length = u64::try_from(large.len()).unwrap();
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readers_have_so_many_threads_and_no_more() {
+    async fn reader_threads_are_bounded() {
         let reads = FileReads::default();
         let (release, released) = std::sync::mpsc::channel::<()>();
         let released = Arc::new(Mutex::new(released));

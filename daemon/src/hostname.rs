@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_on_loopback_is_called_by_its_address() {
+    fn loopback_daemon_uses_its_address() {
         assert_eq!(of(IpAddr::from([127, 0, 0, 1])), "127.0.0.1");
         assert_eq!(of(Ipv6Addr::LOCALHOST.into()), "::1");
         let mapped = "::ffff:127.0.0.1".parse().unwrap();

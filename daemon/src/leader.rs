@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_says_who_leads() {
+    fn answer_names_the_leader() {
         let of = |body: &str| judge(StatusCode::OK, body.as_bytes());
         for (role, found) in [
             ("leading", Found::Leads),
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_leader_that_is_cut_off_from_the_others_is_not_taken_for_the_one_that_leads() {
+    async fn isolated_leader_is_not_followed() {
         let former = answering("suspended", "former:1");
         let leader = answering("leading", "leader:1");
         let follower = answering("following", "leader:1");

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_of_messages_rests_between_them_and_not_within_one() {
+    async fn pause_is_allowed_only_between_messages() {
         let (sender, body) = sent();
         let mut body = messages(body, false);
         let rest = Duration::from_secs(3600);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sender_is_not_blamed_for_what_is_not_read() {
+    async fn unread_data_is_not_senders_fault() {
         let (sender, body) = sent();
         let mut body = messages(body, false);
         let whole = message(200);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_only_message_of_a_call_is_awaited() {
+    async fn only_message_of_call_must_arrive() {
         let (_sender, body) = sent();
         let mut body = messages(body, true);
         assert!(body.frame().await.unwrap().is_err());
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_large_message_keeps_its_permit_until_the_next_read() {
+    async fn large_message_keeps_permit_until_read() {
         let semaphore = semaphore_of(1_000 * KIB);
         let (sender, mut body) = begun_body(&semaphore, "a", 100 * KIB).await;
         assert_eq!(semaphore.used(), 0, "nobody asks for more");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn unfinished_messages_of_one_group_keep_nobody_out() {
+    async fn unfinished_messages_exclude_no_other_group() {
         let semaphore = semaphore_of(400 * KIB);
         let mut unfinished = Vec::new();
         for _ in 0..14 {

@@ -287,7 +287,7 @@ mod tests {
     );
 
     #[test]
-    fn a_message_goes_when_what_it_depends_on_is_durable() {
+    fn message_leaves_when_dependency_is_durable() {
         let mut outbox = Outbox::default();
         outbox.push("a", 2, "a2").unwrap();
         outbox.push("b", 1, "b1").unwrap();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_nothing_passes_unless_something_is_before_it() {
+    fn independent_message_passes_an_empty_queue() {
         let mut outbox = Outbox::default();
         assert_eq!(outbox.pass("a", 0, "a0"), Ok(Some("a0")));
         assert_eq!(outbox.pass("a", 2, "a2"), Ok(None));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn order_within_a_destination_is_kept_whatever_is_durable_first() {
+    fn order_is_kept_within_each_destination() {
         let mut outbox = Outbox::default();
         outbox.push("a", 3, 0).unwrap();
         outbox.push("a", 1, 1).unwrap();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn released_together_messages_keep_the_order_of_pushing() {
+    fn messages_released_together_keep_push_order() {
         let mut outbox = Outbox::default();
         for (sequence, destination) in ["b", "a", "c", "a", "b"].into_iter().enumerate() {
             outbox.push(destination, 1, sequence).unwrap();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_destination_is_forgotten_and_may_come_back() {
+    fn dropped_destination_may_return() {
         let mut outbox = Outbox::default();
         outbox.push("a", 1, 1).unwrap();
         outbox.push("a", 2, 2).unwrap();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn both_limits_hold_and_overflow_changes_nothing() {
+    fn overflow_at_either_limit_changes_nothing() {
         let mut outbox = Outbox::new(Limits {
             per_destination: 2,
             total: 3,
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_bounded_by_destination_and_in_total() {
+    fn destination_and_total_bytes_are_bounded() {
         let mut outbox: Outbox<&str, usize> = Outbox::new(Limits {
             bytes_per_destination: 10,
             bytes_total: 25,

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn users_that_a_namespace_does_not_know_are_nobody_in_particular() {
+    fn user_outside_namespace_is_nobody() {
         let whole = KnownUsers::of("         0          0 4294967295\n", "65534\n");
         assert!(whole.know(1_000) && whole.know(65_534));
         let map = "         0          0          1\n       990        990          1\n";
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_whose_the_other_end_is() {
+    fn kernel_names_owner_of_peer() {
         let uid = rustix::process::geteuid().as_raw();
         for address in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
             let Some((ours, accepted)) = connected(address) else {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_not_taken_for_a_connection() {
+    fn listener_is_not_a_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let nobody = "127.0.0.1:1".parse().unwrap();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_make_no_sense_are_errors_or_nobody() {
+    fn invalid_kernel_answers_name_no_owner() {
         assert!(parse(&[]).is_err());
         assert!(parse(&[0; 20]).is_err());
         let mut denied = vec![36, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_are_found_and_nothing_else_is() {
+    async fn only_existing_files_are_found() {
         let index = ask("GET", "/", &[]).unwrap();
         assert_eq!(index.headers()[header::CONTENT_TYPE], HTML);
         assert_eq!(index.headers()[header::CONTENT_SECURITY_POLICY], POLICY);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_left_out_and_lines_stay_where_they_are() {
+    fn comments_vanish_and_line_numbers_stay() {
         let module = "// What it is.\nlet a = 1; // kept\n  /** Of\n   * two lines. */\nlet b = `//x`;\n/** One. */\nlet c;\n";
         let expected = "\nlet a = 1; // kept\n\n\nlet b = `//x`;\n\nlet c;\n";
         let kept = without_comments(module.as_bytes());
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_client_has_is_not_sent_again() {
+    async fn unchanged_file_is_not_sent_again() {
         let first = ask("GET", "/ui/app.js", &[]).unwrap();
         let version = first.headers()[header::ETAG].to_str().unwrap().to_owned();
         let tags = format!("\"x\", {version}");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_are_compressed_for_those_who_take_it() {
+    async fn files_are_compressed_on_request() {
         for (accepted, is_compressed) in [
             ("gzip", true),
             ("br, GZIP;q=0.5", true),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_is_part_of_the_binary_and_what_files_name_is_there() {
+    fn every_page_file_is_embedded() {
         let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/ui");
         let mut there = BTreeSet::new();
         for folder in ["", "vendor/"] {
@@ -352,7 +352,7 @@ mod tests {
 
     /// Names in a cluster are foreign texts: a text inserted as markup could be made to run.
     #[test]
-    fn no_file_of_ours_writes_markup_or_needs_a_looser_policy() {
+    fn page_files_obey_strict_policy() {
         for (name, _, content) in ours() {
             let text = str::from_utf8(content).unwrap();
             for forbidden in [

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_of_what_may_be_changed_is_filtered() {
+    fn read_of_changeable_object_is_filtered() {
         let quota = ROUTES.find("/quota/ads").unwrap();
         assert_eq!(quota.need(&Method::GET), Need::Filtered);
         assert_eq!(quota.need(&Method::POST), Need::ByObject);

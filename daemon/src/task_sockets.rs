@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_recorded_until_it_is_closed() {
+    fn socket_is_recorded_until_closed() {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let inode = u32::try_from(rustix::fs::fstat(&socket).unwrap().st_ino).unwrap();
         assert!(!is_recorded(inode));

@@ -118,7 +118,7 @@ async fn unary_requests_go_there_and_back() {
 }
 
 #[tokio::test]
-async fn an_answer_beyond_the_limit_is_refused() {
+async fn too_large_answer_is_refused() {
     let server = Running::start(Options::default(), plain).await;
     let options = super::client::Options {
         body_max_bytes: 8,
@@ -147,7 +147,7 @@ fn streaming(records: mpsc::Receiver<Bytes>) -> impl FnOnce(CancellationToken) -
 }
 
 #[tokio::test]
-async fn records_arrive_one_by_one_and_shutdown_ends_the_stream() {
+async fn records_stream_until_shutdown() {
     let (sender, records) = mpsc::channel(4);
     let server = Running::start(Options::default(), streaming(records)).await;
     let client = Client::default();
@@ -177,7 +177,7 @@ async fn records_arrive_one_by_one_and_shutdown_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn each_record_is_one_chunk_also_when_the_client_wants_the_connection_closed() {
+async fn record_is_one_chunk_despite_close() {
     let (sender, records) = mpsc::channel(4);
     let server = Running::start(Options::default(), streaming(records)).await;
     for record in [&b"{}"[..], b"[1]"] {
@@ -205,7 +205,7 @@ async fn chunked_request_bodies_are_read() {
 }
 
 #[tokio::test]
-async fn a_connection_that_says_nothing_in_time_is_closed() {
+async fn silent_connection_is_closed_in_time() {
     let options = Options {
         header_timeout: Duration::from_millis(20),
         ..Options::default()
@@ -232,7 +232,7 @@ fn blocked(
 }
 
 #[tokio::test]
-async fn requests_with_incomplete_bodies_are_evicted_for_others() {
+async fn incomplete_requests_are_evicted_for_others() {
     let options = Options {
         connections_max: 8,
         ..Options::default()
@@ -253,7 +253,7 @@ async fn requests_with_incomplete_bodies_are_evicted_for_others() {
 }
 
 #[tokio::test]
-async fn silent_connections_are_evicted_and_those_being_answered_are_not() {
+async fn answering_connections_outlive_silent_ones() {
     let options = Options {
         connections_max: 2,
         ..Options::default()
@@ -291,7 +291,7 @@ impl Drop for TellsItsEnd {
 }
 
 #[tokio::test]
-async fn a_reader_that_takes_nothing_of_an_answer_times_out() {
+async fn stalled_reader_of_answer_times_out() {
     let options = Options {
         stall_timeout: Duration::from_millis(50),
         ..Options::default()
@@ -319,7 +319,7 @@ async fn a_reader_that_takes_nothing_of_an_answer_times_out() {
 }
 
 #[tokio::test]
-async fn answers_are_for_pages_of_the_same_origin_and_are_what_they_say() {
+async fn answers_are_same_origin_and_nosniff() {
     let server = Running::start(Options::default(), plain).await;
     for path in ["/who", "/gone", "/nowhere"] {
         let reply = Client::default().get(&server.url(path)).await.unwrap();
@@ -331,7 +331,7 @@ async fn answers_are_for_pages_of_the_same_origin_and_are_what_they_say() {
 }
 
 #[tokio::test]
-async fn what_does_not_drain_is_aborted() {
+async fn undrained_connections_are_aborted() {
     let options = Options {
         drain_timeout: Duration::from_millis(20),
         ..Options::default()
@@ -346,7 +346,7 @@ async fn what_does_not_drain_is_aborted() {
 }
 
 #[tokio::test]
-async fn a_port_without_grpc_speaks_http1_alone() {
+async fn port_without_grpc_uses_http1() {
     let options = Options {
         http2: false,
         ..Options::default()
@@ -461,7 +461,7 @@ async fn next_frame(connection: &mut TcpStream) -> (u8, u8, u32, Vec<u8>) {
 
 /// Found with curl 7.88 and a following master: half of the calls lost the redirection.
 #[tokio::test]
-async fn an_answer_before_the_body_resets_no_stream_whose_body_still_comes() {
+async fn early_answer_resets_no_unfinished_stream() {
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
     const RESET: u8 = 3;
@@ -546,7 +546,7 @@ fn slow(shutdown: CancellationToken) -> Router {
 
 /// Found with `nc -N` and Python's `shutdown(SHUT_WR)`: calls were executed but not answered.
 #[tokio::test(start_paused = true)]
-async fn who_closes_its_sending_half_is_answered() {
+async fn half_closed_client_is_answered() {
     let server = Running::start(Options::default(), slow).await;
     let head = "HTTP/1.1\r\nHost: x\r\n";
     for (request, expected) in [
@@ -591,7 +591,7 @@ async fn who_closes_its_sending_half_is_answered() {
 /// Regression: hyper took the whole answer at once, wrote as much as the socket could take, and then met the end of the
 /// request.
 #[tokio::test]
-async fn who_closes_its_sending_half_has_the_whole_of_a_large_answer() {
+async fn half_closed_client_gets_large_answer() {
     /// A length that exceeds the buffers of sockets.
     const LENGTH: usize = 32 << 20;
     let large = || async { Bytes::from(vec![b'x'; LENGTH]) };
@@ -605,7 +605,7 @@ async fn who_closes_its_sending_half_has_the_whole_of_a_large_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_whose_reader_leaves_ends_at_once() {
+async fn stream_ends_when_reader_leaves() {
     let (sender, records) = mpsc::channel(1);
     let server = Running::start(Options::default(), streaming(records)).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn long_text_keeps_its_beginning_and_its_end() {
+    fn long_text_keeps_both_ends() {
         let text = format!("begin{}end", "é".repeat(1 << 20));
         let told = Untrusted(&text).to_string();
         assert!(
@@ -221,7 +221,7 @@ mod tests {
 
     /// The excerpt must not depend on the lengths of the pieces in which formatting writes.
     #[test]
-    fn excerpt_is_the_same_for_all_pieces() {
+    fn excerpt_ignores_how_text_is_split() {
         for length in [0, 1, 191, 192, 193, 255, 256, 257, 300, 511, 512, 513, 5000] {
             let text: String = ('a'..='z').cycle().take(length).collect();
             let excerpt = |piece: usize| {

@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_user_of_the_process() {
+    fn name_is_the_process_user() {
         let told = std::process::Command::new("id").arg("-un").output();
         let told = told.expect("`id` is there").stdout;
         let expected = String::from_utf8(told).expect("a name");

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_request_counts_until_its_time_is_over() {
+    async fn last_request_holds_until_it_expires() {
         let applied = Arc::new(Mutex::new(Vec::new()));
         let seen = applied.clone();
         let verbosity = Verbosity::new(Arc::new(move |level| seen.lock().unwrap().push(level)));

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_is_offered_until_it_is_taken_and_then_no_more() {
+    async fn change_is_offered_until_taken_once() {
         let dir = tempfile::TempDir::new().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, "a").unwrap();

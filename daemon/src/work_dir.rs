@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_the_daemons_alone() {
+    fn new_directory_is_private() {
         let dir = tempfile::tempdir().expect("a folder");
         let work_dir = dir.path().join("a/b");
         prepare(&work_dir, &OWN).expect("prepared");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_open_is_shut_at_the_start() {
+    fn open_directory_is_closed_at_start() {
         let dir = tempfile::tempdir().expect("a folder");
         for name in ["registry.redb", "endpoint"] {
             std::fs::write(dir.path().join(name), "").expect("written");
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_as_a_whole() {
+    fn file_is_replaced_atomically() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("registry.id");
         for text in ["a longer text\n", "short\n"] {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_others_is_left_as_it_is() {
+    fn foreign_directory_is_left_unchanged() {
         let dir = tempfile::tempdir().expect("a folder");
         std::fs::write(dir.path().join("somebody's"), "").expect("written");
         loosen(dir.path(), 0o1777);

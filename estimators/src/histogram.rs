@@ -110,7 +110,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn an_answer_is_never_too_low_and_at_most_a_bucket_too_high() {
+    fn quantile_error_is_within_one_bucket() {
         for step in 1..1900_u32 {
             let share = f64::from(step) / 1000.0;
             let mut histogram = DecayingHistogram::default();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_last_bucket_is_not_a_number_of_its_own() {
+    fn values_beyond_range_have_no_quantile() {
         let mut histogram = DecayingHistogram::default();
         histogram.add(5.0);
         histogram.add(f64::NAN);

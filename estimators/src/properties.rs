@@ -297,12 +297,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn slack_never_promises_what_it_does_not_see(steps in prop::collection::vec(step(), 1..60)) {
+    fn slack_never_promises_unseen_resources(steps in prop::collection::vec(step(), 1..60)) {
         check_estimator(slack(), &steps)?;
     }
 
     #[test]
-    fn nsigma_never_promises_what_it_does_not_see(steps in prop::collection::vec(step(), 1..60)) {
+    fn nsigma_never_promises_unseen_resources(steps in prop::collection::vec(step(), 1..60)) {
         check_estimator(nsigma(), &steps)?;
     }
 
@@ -329,7 +329,7 @@ proptest! {
     }
 
     #[test]
-    fn pressure_touches_only_what_it_may_and_no_more_than_it_must(
+    fn pressure_corrects_only_necessary_revocable_executors(
         steps in prop::collection::vec(step(), 1..120),
         freeze in any::<bool>(),
         hold in 0..3_u64,
@@ -366,7 +366,7 @@ proptest! {
     }
 
     #[test]
-    fn load_kills_all_that_is_revocable_or_nothing(steps in prop::collection::vec(step(), 1..20)) {
+    fn load_kills_all_revocable_or_none(steps in prop::collection::vec(step(), 1..20)) {
         let parameters = [("load_threshold_5min", "6")].into_iter().collect();
         let modules = [("load".to_owned(), parameters)].into_iter().collect();
         let mut controller = ControllerSpec::parse("load").unwrap().build(&modules).unwrap();
@@ -383,7 +383,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_is_too_strange_to_be_refused(text in "[a-z(), ]{0,40}", bytes in any::<Vec<u8>>()) {
+    fn any_spec_text_parses_or_fails(text in "[a-z(), ]{0,40}", bytes in any::<Vec<u8>>()) {
         let _ = EstimatorSpec::parse(&text);
         let _ = ControllerSpec::parse(&text);
         let _ = slack().restore(meseta_resources::Moment::ORIGIN, &bytes);

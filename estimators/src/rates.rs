@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_over_the_window_and_no_longer() {
+    fn rate_covers_exactly_the_window() {
         // Idle for a minute, then one processor for twelve seconds.
         let idle = (0..60).map(|second| (second * 1000, 0));
         let busy = (60..=72).map(|second| (second * 1000, (second - 60) * 1000));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_faster_than_the_window_needs_stay_bounded_and_right() {
+    fn fast_readings_stay_bounded_and_correct() {
         let counter = pushed((0..10_000).map(|step| (step * 10, step * 5)), 10 * SECOND);
         assert!(counter.points.len() <= POINTS_MAX);
         let (read, rate) = counter.rate().unwrap();
@@ -244,26 +244,26 @@ mod tests {
     }
 
     #[test]
-    fn readings_slower_than_the_window_use_the_last_two() {
+    fn slow_readings_use_the_last_two() {
         let counter = pushed([(0, 0), (15_000, 15_000), (30_000, 15_000)], 10 * SECOND);
         assert_eq!(counter.rate().unwrap().1, 0.0);
     }
 
     #[test]
-    fn a_counter_that_falls_or_a_long_gap_begins_anew() {
+    fn reset_or_long_gap_restarts_rate() {
         assert_eq!(pushed([(0, 100), (1000, 50)], SECOND).rate(), None);
         assert_eq!(pushed([(0, 0), (46_000, 46_000)], SECOND).rate(), None);
         assert!(pushed([(0, 0), (45_000, 46_000)], SECOND).rate().is_some());
     }
 
     #[test]
-    fn a_repeated_or_older_reading_changes_nothing() {
+    fn repeated_or_older_reading_changes_nothing() {
         let counter = pushed([(0, 0), (1000, 500), (1000, 900), (500, 900)], 10 * SECOND);
         assert_eq!(counter.rate().unwrap().1, 0.5);
     }
 
     #[test]
-    fn a_container_may_be_read_a_little_before_or_after_the_sample_is_dated() {
+    fn reading_time_may_differ_from_sample() {
         for (before, after) in [(0, 5), (5, 0)] {
             let mut node = Node::new(4, &[2.0]);
             let mut meter = Meter::new(10 * SECOND, 45 * SECOND);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_read_in_the_far_future_is_not_believed() {
+    fn reading_from_far_future_is_ignored() {
         let mut node = Node::new(4, &[2.0]);
         let mut meter = Meter::new(10 * SECOND, 45 * SECOND);
         let mut sample = node.step(SECOND, &[1.0]);

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_spec_is_refused() {
+    fn malformed_spec_is_refused() {
         for text in [
             "",
             "max",
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_gets_the_near_one_and_the_way_out() {
+    fn unknown_name_error_suggests_a_fix() {
         let error = EstimatorSpec::parse("slak").unwrap_err().to_string();
         assert!(error.starts_with("unknown resource estimator \"slak\", did you mean \"slack\"?"));
         assert!(error.contains("unix:///path.sock"), "{error}");
@@ -359,7 +359,7 @@ mod tests {
 
     /// The command lines of the oversubscription document.
     #[test]
-    fn the_module_names_of_mesos_select_the_built_in_ones() {
+    fn mesos_module_names_select_builtin_modules() {
         let name = "org_apache_mesos_FixedResourceEstimator";
         let modules = modules(name, &[("resources", "cpus:14")]);
         let mut fixed = EstimatorSpec::parse(name).unwrap().build(&modules).unwrap();
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn each_member_of_max_takes_its_own_parameters() {
+    fn max_members_take_their_own_parameters() {
         let mut all = modules("threshold", &[("resources", "cpus:2")]);
         all.extend(modules("slack", &[("mem", "true")]));
         let spec = EstimatorSpec::parse("max(slack,threshold)").unwrap();
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_for_one_module_under_two_names_are_refused() {
+    fn one_module_under_two_names_refused() {
         let mut all = modules("fixed", &[("resources", "cpus:2")]);
         let other = "org_apache_mesos_FixedResourceEstimator";
         all.extend(modules(other, &[("resources", "cpus:3")]));

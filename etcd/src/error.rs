@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_tells_what_can_be_done() {
+    fn grpc_status_maps_to_error_kind() {
         let of = |code, message: &str| Error::from(Status::new(code, message));
         let full = "etcdserver: mvcc: database space exceeded";
         assert_eq!(of(Code::ResourceExhausted, full), Error::OutOfSpace);

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_incomplete_is_refused() {
+    fn incomplete_flags_are_refused() {
         for (given, expected) in [
             (&[][..], "--etcd_endpoints=: --registry=etcd needs it"),
             (
@@ -327,7 +327,7 @@ mod tests {
 
     /// Regression: without `registry = "etcd"` three masters of one configuration were the leaders of three clusters.
     #[test]
-    fn endpoints_that_nothing_uses_are_told() {
+    fn unused_endpoints_are_reported() {
         assert_eq!(flags(&[]).unused("--registry=etcd"), None);
         let told = flags(&["--etcd_endpoints=http://a:2379"]).unused("--registry=etcd");
         let told = told.expect("it is told");

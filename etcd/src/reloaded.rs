@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_used_changes_nothing() {
+    fn unusable_file_keeps_the_old_value() {
         let file = Arc::new(Mutex::new(Ok(1)));
         let given = file.clone();
         let read = move || {

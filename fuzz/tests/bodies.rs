@@ -50,7 +50,7 @@ targets! {
 }
 
 #[test]
-fn every_target_has_a_body_and_a_test() {
+fn every_target_has_body_and_test() {
     let tested: BTreeSet<_> = TESTED.iter().map(|name| (*name).to_owned()).collect();
     let bodies: BTreeSet<_> = ALL.iter().map(|target| target.name.to_owned()).collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz_targets");
@@ -71,7 +71,7 @@ fn every_target_has_a_body_and_a_test() {
 /// The variations must be able to find a fault three changes away from the seed.
 #[test]
 #[should_panic(expected = "found")]
-fn a_fault_behind_a_seed_is_found() {
+fn mutation_finds_fault_near_seed() {
     fn body(data: &[u8]) {
         let text = String::from_utf8_lossy(data);
         assert!(

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_rule_is_refused() {
+    fn malformed_device_rule_is_refused() {
         for bad in [
             "",
             "c",

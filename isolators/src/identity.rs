@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_could_leave_the_tree_are_refused() {
+    fn names_leaving_the_tree_are_refused() {
         assert!(ContainerName::new("a-1_B:c@d=e+f.g").is_ok());
         for bad in ["", ".", "..", ".x", "a/b", "a\nb", "a b", "é", "a\0"] {
             assert!(ContainerName::new(bad).is_err(), "{bad:?}");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn start_time_is_found_behind_a_hostile_command_name() {
+    fn start_time_survives_hostile_command_name() {
         let stat = b"7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 100 1\n";
         assert_eq!(start_ticks_of_stat(stat), Some(4242));
         assert_eq!(start_ticks_of_stat(b"garbage"), None);

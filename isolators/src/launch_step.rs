@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_step_has_a_code_of_its_own() {
+    fn every_step_has_unique_code() {
         for (step, code) in LaunchStep::ALL.into_iter().zip(1..) {
             assert_eq!(step.code(), code);
             assert_eq!(LaunchStep::from_code(code), Some(step));

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_is_read_from_a_fixture() {
+    fn process_tree_is_read_from_fixture() {
         let proc = tempfile::tempdir().expect("a temporary folder");
         for (pid, parent) in [(10, 1), (11, 10), (12, 11), (13, 1), (14, 10)] {
             let dir = proc.path().join(pid.to_string());

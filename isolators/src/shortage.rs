@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_stutters_is_asked_again_and_a_dead_one_is_given_up() {
+    fn transient_io_error_retries_persistent_fails() {
         let before = repeated();
         assert_eq!(looked(2, libc::EIO), (Some(3), 3));
         assert!(repeated() >= before + 2);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn want_of_ours_is_told_from_words_about_others() {
+    fn shortage_is_distinct_from_other_errors() {
         let of = io::Error::from_raw_os_error;
         for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
             assert!(is_shortage(&of(errno)) && !is_disk_full(&of(errno)));

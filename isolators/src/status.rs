@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_record_is_none_and_a_damaged_one_an_error() {
+    fn missing_record_none_damaged_error() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         assert!(matches!(read_record(dir.path()), Ok(None)));
         let line = records()[0].to_line();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_fails_under_a_record_says_nothing_of_it() {
+    fn read_retries_after_io_error() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let (path, whole) = (dir.path().join(STATUS_FILE), dir.path().join("whole"));
         let record = records()[0];

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_that_goes_backwards_is_absent_once() {
+    fn decreasing_counter_is_absent_once() {
         let reading = |user_secs, memory| ContainerUsage {
             cpu: CpuUsage {
                 user_secs: Some(user_secs),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn local_figures_are_added_and_no_others() {
+    fn only_local_figures_are_added() {
         let reading = |count: u64| {
             let mut reading = ContainerUsage::default();
             for counter in reading.local_counts_mut() {

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agents_are_read_with_their_free_resources() {
+    fn agents_include_their_free_resources() {
         let resources = |text: &str| {
             let resources = Resources::parse(text, &Role::star()).expect("resources");
             convert::to_resources(&resources, convert::Format::PostRefinement).expect("a message")

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn the_lease_is_renewed_while_the_core_takes_its_time() {
+    async fn lease_is_renewed_during_slow_step() {
         let etcd = FakeEtcd::start();
         // The lease is so long that it survives a short pause of the machine.
         let ttl = Duration::from_secs(10);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_core_that_stands_still_leaves_the_lead_to_another_scheduler() {
+    async fn stalled_core_yields_lead_to_another() {
         let etcd = FakeEtcd::start();
         // A lease far longer than the test, so that it does not end by itself.
         let ttl = Duration::from_secs(3_600);

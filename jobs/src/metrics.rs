@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_states_of_leadership_one_is_set() {
+    fn exactly_one_leadership_state_is_set() {
         let text = text(&measures(Totals::default()), Process::default(), &|_| true).expect("text");
         let text = String::from_utf8(text).expect("text");
         let is = |state: &str, value: u8| {
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn every_family_is_in_the_reference_and_nothing_else_is() {
+    fn reference_lists_exactly_the_families() {
         let page = include_str!("../../docs/metrics.md");
         let part = page.split("## `meseta scheduler`").nth(1).expect("a part");
         let part = part.split("\n## ").next().expect("a part");
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_alerts_name_metrics_that_there_are() {
+    fn alerts_name_existing_metrics() {
         let families = families(&measures(Totals::default()), Process::default(), &|_| true);
         let rules = include_str!("../../docs/alerts/cluster.rules.yml");
         let is_name = |c: char| c.is_ascii_lowercase() || c == '_';

@@ -494,7 +494,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_leader_whose_lease_has_ended_takes_in_nothing_but_questions() {
+    async fn fenced_leader_accepts_only_questions() {
         let dir = tempfile::tempdir().expect("a folder");
         // The scheduler does not know yet that it no longer leads.
         let (_role, role) = watch::channel(Role::Leading);
@@ -648,7 +648,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn the_core_answers_while_the_master_takes_no_kills() {
+    async fn core_answers_while_kills_are_blocked() {
         while_nothing_is_taken(6_000, 0, async |handle, _, waiting| {
             stop(handle).await;
             // The kills leave room for other calls.
@@ -661,7 +661,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn the_core_answers_while_the_master_takes_no_kills_of_tasks_that_it_does_not_know() {
+    async fn core_answers_during_blocked_unknown_kills() {
         while_nothing_is_taken(1, 0, async |handle, link, waiting| {
             for index in 0..6_000 {
                 let status = TaskStatus {
@@ -685,7 +685,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn the_core_answers_while_calls_wait_for_room_and_they_leave_in_their_order() {
+    async fn blocked_calls_leave_in_order() {
         while_nothing_is_taken(1, 0, async |handle, link, waiting| {
             let ids = (0..6_000).map(|number| format!("o{number}"));
             let ids: Vec<String> = ids.collect();
@@ -737,7 +737,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn questions_are_answered_while_more_changes_wait_than_are_held() {
+    async fn questions_are_answered_despite_full_queue() {
         while_nothing_is_taken(1, 0, async |handle, link, waiting| {
             // Two failures in a row are needed: the first may come from a suspended machine.
             let mut untaken = 0;
@@ -798,7 +798,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn kills_leave_behind_more_calls_of_others_than_kills_may_wait() {
+    async fn kills_are_queued_behind_other_calls() {
         while_nothing_is_taken(10, 600, async |handle, _, waiting| {
             stop(handle).await;
             // The master reads nothing: the other calls stay before the kills.
@@ -897,7 +897,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn answer_of_ended_stream_takes_no_role() {
+    async fn answer_of_ended_stream_is_ignored() {
         let stop = CancellationToken::new();
         let (handle, link, _durable) = on_a_stalled_store(&stop);
         let subscribed = Input::Subscribed {

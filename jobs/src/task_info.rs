@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_has_its_ports_and_its_check() {
+    fn service_has_its_ports_and_check() {
         let task = built(
             "name = \"web\"\nports = [\"http\", \"admin-ui\"]\n[task]\ncommand = \"exec ./web\"\nkill_grace = \"3secs\"\n\
              env = { URL = \"http://${hostname}:${port.http}/${index}\", MESETA_COUNT = \"9\" }\n\
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_runs_its_program_for_so_long_at_most() {
+    fn batch_program_has_its_time_limit() {
         let task = built(
             "name = \"sum\"\nkind = \"batch\"\n[task]\nargv = [\"/bin/sum\", \"-r\"]\n[batch]\ntimeout = \"1mins\"\n",
         );

@@ -136,7 +136,7 @@ mod tests {
     use crate::core::Memory;
 
     #[test]
-    fn all_parts_together_leave_room_for_what_is_not_counted() {
+    fn budgets_leave_memory_for_uncounted_parts() {
         let total = 512 << 20;
         let budgets = Budgets::of(total);
         let memory = Memory::of(total);

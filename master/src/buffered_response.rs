@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn few_chunks_are_kept_and_a_stalled_reader_makes_room() {
+    async fn stalled_reader_releases_its_buffered_response() {
         let buffered_responses = BufferedResponses::default();
         let (admin, peer) = (caller("admin"), Peer::at("10.0.0.1:9".parse().unwrap()));
         let mallory = Caller {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_groups_that_take_nothing_make_room_within_a_second() {
+    async fn many_stalled_groups_release_within_second() {
         let buffered_responses = BufferedResponses::default();
         let mut unread = Vec::new();
         while buffered_responses.buffered.used() < BUFFERED_MAX {
@@ -297,7 +297,7 @@ mod tests {
 
     /// Responses under construction stay, however long they take.
     #[tokio::test(start_paused = true)]
-    async fn what_is_being_made_makes_no_room() {
+    async fn responses_being_rendered_are_not_revoked() {
         let buffered_responses = BufferedResponses::default();
         let callers = [caller("a"), caller("b")];
         let mut made = Vec::new();

@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_rendered_side_by_side_is_sent_in_order() {
+    async fn parallel_rendering_keeps_order() {
         let written = Arc::default();
         let expected = rendered_bytes(large(&written));
         assert_eq!(written.swap(0, Ordering::Relaxed), 10_010);
@@ -626,7 +626,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_fits_one_piece_has_a_length() {
+    async fn single_chunk_answer_has_exact_length() {
         let document = Document::of(vec![text("{"), list(0, 1, |_, _| ()), text("}")]);
         let document = document.with_callback(Some("f"));
         let body = answer(&Renderer::default(), document).await;
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_reader_holds_a_few_pieces_and_then_nothing() {
+    async fn slow_reader_buffers_little_then_expires() {
         let written = Arc::default();
         let renderer = Renderer::default();
         let mut body = answer(&renderer, large(&written)).await.unwrap();
@@ -658,7 +658,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_slow_readers_hold_little_and_hold_up_nobody() {
+    async fn many_slow_readers_delay_nobody() {
         let written = Arc::default();
         let renderer = Renderer::default();
         let mut slow = Vec::new();
@@ -684,7 +684,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_stands_still_makes_room_for_others() {
+    async fn stalled_reader_makes_room_for_others() {
         let (written, renderer) = (Arc::default(), Renderer::default());
         let mut slow = Vec::new();
         while renderer.readers.used() < READERS_MAX / 2 {
@@ -697,7 +697,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_who_leaves_leaves_nothing_behind() {
+    async fn departed_reader_releases_its_document() {
         let written = Arc::default();
         let renderer = Renderer::default();
         let mut body = answer(&renderer, large(&written)).await.unwrap();
@@ -709,7 +709,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_rendered_is_no_answer() {
+    async fn failed_rendering_fails_the_answer() {
         let broken = || once(1, |_| panic!("expected by this test"));
         let alone = answer(&Renderer::default(), Document::of(vec![broken()])).await;
         assert!(alone.is_err());

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fenced_stream_ends_with_its_core_and_shows_nothing_more() {
+    async fn fenced_stream_ends_without_more_events() {
         let (sink, source) = queue(Budget::new(1 << 20), EVENTS_MAX);
         let source = source.fenced(&Fence::closed());
         push(&sink, Box::new(heartbeat())).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_come_out_in_order_and_then_the_end() {
+    async fn events_arrive_in_order_before_end() {
         let budget = Budget::new(1 << 20);
         let (sink, source) = queue(budget.clone(), EVENTS_MAX);
         push(&sink, Box::new(heartbeat())).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_who_does_not_read_is_given_up() {
+    fn stalled_reader_is_dropped() {
         let budget = Budget::new(1 << 30);
         let (sink, source) = queue(budget.clone(), 100);
         for _ in 0..100 {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_read_while_the_fence_is_closed() {
+    async fn closed_fence_stops_reading() {
         use tokio::time::{Instant, timeout};
 
         use meseta_etcd::leadership::fence::BootTime;
@@ -305,7 +305,7 @@ mod tests {
 
     /// The connection of a stalled peer is not polled, and holds its end of the queue.
     #[tokio::test]
-    async fn what_a_stopped_reader_left_is_freed_though_its_connection_stands() {
+    async fn abandoned_queue_frees_memory_despite_connection() {
         let budget = Budget::new(1 << 20);
         let (sink, source) = queue(budget.clone(), EVENTS_MAX);
         let held_by_the_connection = source.clone();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_lost_leaves_half_of_the_room_to_what_may_not() {
+    fn droppable_events_use_half_the_queue() {
         let (sink, _source) = queue(Budgets::of(64 << 20).subscriber(), EVENTS_MAX);
         let pushed = (0..100).filter(|_| sink.push_if_half_free(large(20_000)));
         assert!((5..50).contains(&pushed.count()));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_is_bounded_for_all_together() {
+    fn unread_events_share_one_limit() {
         let total = 64 << 20;
         let budgets = Budgets::of(total);
         let mut hoarders = Vec::new();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_is_given_up_and_its_queue_is_freed_at_once() {
+    fn evicts_slowest_reader_and_frees_queue() {
         let budget = Budget::new(1 << 20);
         let mut sinks = HashMap::new();
         let mut sources = Vec::new();
@@ -373,7 +373,7 @@ mod tests {
 
     /// The queue is empty: all messages are on their way to a socket that nobody reads.
     #[tokio::test]
-    async fn what_is_on_its_way_to_a_reader_counts_as_unread() {
+    async fn events_in_transit_count_as_unread() {
         let budget = Budget::new(1 << 20);
         let mut sinks = HashMap::new();
         let mut sources = Vec::new();
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_connection_of_a_reader_that_is_given_up_is_closed() {
+    async fn dropped_reader_loses_connection() {
         for (has_left, is_closed) in [(false, true), (true, false)] {
             let peer = Peer::at("10.0.0.1:9".parse().unwrap());
             let (sink, source) = queue::<Event>(Budget::new(1 << 20), EVENTS_MAX);

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_is_shown_and_nothing_else() {
+    fn only_the_log_is_listed() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         std::fs::write(&log, "0123456789").unwrap();

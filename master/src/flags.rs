@@ -653,7 +653,7 @@ pub(crate) mod tests {
 
     /// Such a rate was accepted, and meant no limit.
     #[test]
-    fn a_rate_of_removal_without_time_is_refused() {
+    fn removal_rate_without_duration_is_refused() {
         for rate in ["1/0secs", "1000000000/1ns"] {
             let given = flags(&[&format!("--agent_removal_rate_limit={rate}")]);
             let error = given.options().expect_err(rate).to_string();
@@ -681,7 +681,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn bad_values_are_named_with_their_flag() {
+    fn invalid_values_name_their_flag() {
         for argument in [
             "--allocation_interval=fast",
             "--allocation_interval=0secs",

@@ -121,7 +121,7 @@ mod tests {
     use crate::views::tests::many_frameworks;
 
     #[test]
-    fn an_hour_is_kept_and_readers_are_given_what_they_do_not_have() {
+    fn history_keeps_one_hour_for_readers() {
         let (history, snapshot) = (History::default(), many_frameworks(1, 1));
         for second in 0..1_000_u32 {
             let usage = Usage {

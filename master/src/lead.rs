@@ -215,7 +215,7 @@ mod tests {
 
     /// Found by giving one of three masters another `--cluster`: that master ended when the other two were gone.
     #[tokio::test(start_paused = true)]
-    async fn a_master_of_another_cluster_ends_before_it_is_elected() {
+    async fn foreign_cluster_master_exits_before_election() {
         for is_led in [true, false] {
             let etcd = FakeEtcd::start();
             let (lead, _handle, inbox) = lead(&etcd, "paris");

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_keeps_the_newest_and_orders_them() {
+    fn window_keeps_newest_in_order() {
         let mut window = Window::default();
         assert_eq!(window.summary(), None);
         for ms in 0..1_500 {

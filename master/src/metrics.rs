@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dashboard_shows_what_there_is() {
+    fn dashboard_uses_only_existing_metrics() {
         let text = include_str!("../../docs/grafana/masters.json");
         let _: serde_json::Value = serde_json::from_str(text).expect("JSON");
         let families = families(&measured(), &Role::Leading).unwrap();
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_states_of_leadership_one_is_set() {
+    fn exactly_one_leadership_state_is_set() {
         let suspended = Role::Suspended {
             reason: "no etcd".to_owned(),
         };

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_told_and_whoever_comes_late_too() {
+    fn early_and_late_waiters_get_outcome() {
         let (mut outcomes, all) = (OperationOutcomes::default(), Approver::default());
         let unknown = outcomes.of([1; 16], &all);
         assert!(matches!(unknown, OperationOutcome::Unknown));
@@ -203,7 +203,7 @@ mod tests {
 
     /// The uuids of operations are not secret.
     #[test]
-    fn an_operation_is_unknown_to_those_who_neither_asked_for_it_nor_may_see_its_roles() {
+    fn operation_is_unknown_to_unauthorized_reader() {
         let mut outcomes = OperationOutcomes::default();
         let by_ada = Some("ada".to_owned());
         outcomes.begin([1; 16], by_ada, &reserve());

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_that_subscribes_without_end_is_held_to_its_pace_and_no_other() {
+    fn busy_subscriber_group_is_limited_alone() {
         let mut table = Table::default();
         let mut taken = 0;
         for call in 0..20_000_u64 {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_without_end_are_forgotten_and_not_the_one_that_has_little_left() {
+    fn forgets_full_groups_before_exhausted_group() {
         let mut table = Table::default();
         let now = Duration::from_secs(1);
         while table.take("greedy".to_owned(), now).is_ok() {}

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watcher_goes_on_where_it_was_or_begins_anew() {
+    async fn watcher_resumes_or_restarts() {
         let mut watchers = watchers();
         let (mut first, goes_on) = watchers.add(Peer::new(), None);
         assert!(!goes_on);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_read_or_has_left_is_let_go() {
+    async fn stalled_or_departed_watcher_is_dropped() {
         let mut watchers = watchers();
         let (mut slow, _) = watchers.add(Peer::new(), None);
         drop(watchers.add(Peer::new(), None));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_was_up_to_date_when_events_were_lost_begins_with_the_whole_state() {
+    async fn lost_events_force_full_state() {
         let mut watchers = watchers();
         watchers.push(Arc::default());
         assert!(watchers.add(Peer::new(), Some(1)).1);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_watches_most_often_ends_only_its_own_streams() {
+    async fn busiest_watcher_loses_own_streams_only() {
         let mut watchers = watchers();
         let (mut admin, _) = watchers.add("admin".to_owned(), None);
         let add = |_| watchers.add("mallory".to_owned(), None).0;
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_watchers_who_do_not_read_take_no_more_than_one() {
+    async fn stalled_watchers_share_memory() {
         let mut watchers = watchers();
         let kept: Vec<_> = (0..WATCHERS_MAX)
             .map(|_| watchers.add(Peer::new(), None).0)

@@ -134,7 +134,7 @@ async fn services(channel: tonic::transport::Channel) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_scheduler_api_over_grpc_is_the_same() {
+async fn grpc_scheduler_api_matches_http() {
     let dir = tempfile::tempdir().unwrap();
     let master = Master::start(dir.path(), &["--registry=in_memory"]).await;
     let endpoint = Endpoint::from_shared(format!("http://{}", master.address)).unwrap();
@@ -194,7 +194,7 @@ async fn the_scheduler_api_over_grpc_is_the_same() {
 }
 
 #[tokio::test]
-async fn what_keeps_a_master_from_starting_is_said_clearly() {
+async fn startup_failures_are_explained() {
     async fn fails(flags: Flags) -> String {
         let env = RunEnv {
             build: Default::default(),

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn stalled_requests_are_evicted_for_others_of_the_same_peer() {
+    async fn stalled_requests_yield_to_same_peer() {
         let (whole, shares) = bodies();
         let unfinished: Vec<_> = (0..90)
             .map(|_| request(&shares, "user 1000").read().unwrap())
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn active_or_complete_reads_and_those_of_a_smaller_peer_are_not_evicted() {
+    async fn eviction_spares_active_and_smaller_peers() {
         let (whole, shares) = bodies();
         let [going, complete, small] = ["a", "a", "b"].map(|peer| request(&shares, peer));
         let [going, complete, small] = [going, complete, small].map(|one| one.read().unwrap());

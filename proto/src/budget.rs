@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_bounded_and_so_are_all_together() {
+    fn share_and_total_are_bounded() {
         let parent = Budget::new(100);
         let (first, second) = (parent.share(60, 0), parent.share(60, 0));
         let charge = first.charge(50).unwrap();
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fair_share_leaves_others_as_much_as_it_has() {
+    fn fair_share_leaves_equal_room() {
         let parent = Budget::new(120);
         let mut charges = Vec::new();
         let mut had = Vec::new();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_is_granted_whatever_the_others_use() {
+    fn floor_is_granted_despite_other_use() {
         let parent = Budget::new(100);
         let greedy = parent.share(100, 0);
         let _all = greedy.charge(100).unwrap();
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn every_peer_has_its_floor_and_no_peer_has_everything_by_floors() {
+    fn peer_floors_cannot_exhaust_the_budget() {
         let parent = Budget::new(1_000);
         let shares = Shares::new(parent.clone(), 64);
         let charges: Vec<_> = (0..50)
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_give_back_what_they_are_charged_when_the_last_part_is_gone() {
+    fn charge_is_released_with_last_bytes() {
         let budget = Budget::new(100);
         let mut bytes = budget
             .charge(10)
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn one_item_alone_is_let_in_whatever_its_size() {
+    fn single_item_of_any_size_fits() {
         let parent = Budget::new(100);
         let share = parent.share(10, 0);
         let mut large = share.charge(90).unwrap();
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_waiter_is_woken_when_capacity_is_released() {
+    async fn waiter_wakes_when_capacity_is_released() {
         let parent = Budget::new(100);
         let (first, second) = (parent.share(100, 0), parent.share(50, 0));
         let charge = first.charge(90).unwrap();
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_has_one_share_and_idle_peers_are_forgotten() {
+    fn peer_has_one_share_until_idle() {
         let shares = Shares::new(Budget::new(20), 0);
         let charge = shares.of(0).charge(8).unwrap();
         assert!(shares.of(0).charge(3).is_err());

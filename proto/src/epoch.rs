@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_epoch_is_read_back() {
         for cluster_id in [None, Some("8d9f".to_owned())] {
             let told = LedEpoch {
                 cluster_id,
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_no_metadata_is_left_out() {
+    fn id_invalid_as_metadata_is_omitted() {
         let told = LedEpoch {
             cluster_id: Some("a\nb".to_owned()),
             epoch: 3,

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn every_master_is_asked_before_there_is_a_pause() {
+    fn every_master_is_tried_before_pausing() {
         let mut search = search();
         for round in 0..4 {
             for (place, master) in ["a:1", "b:1", "c:1"].into_iter().enumerate() {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn masters_that_name_each_other_are_not_asked_for_ever_without_a_pause() {
+    fn circular_redirects_lead_to_a_pause() {
         let mut search = search();
         let mut paused = 0;
         for number in 0..100 {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_and_differ_from_client_to_client() {
+    fn pauses_double_and_vary_by_client() {
         let pauses = |seed| {
             let mut backoff = Backoff::new(seed);
             (0..12).map(|_| backoff.next_pause()).collect::<Vec<_>>()
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn malformed_addresses_are_refused() {
         for bad in ["", "host", "a:1,", "a:1,b", "zk://a:1/x", "a b:1", "a:0"] {
             let refused = MasterSearch::parse(bad, 0);
             assert!(matches!(refused, Err(ListError::Malformed(_))), "{bad}");

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn json_wins_unless_protobuf_is_wanted_more() {
+    fn json_wins_unless_protobuf_is_preferred() {
         let chosen = |value| Accept::parse(value).choose(&MediaType::MESSAGES);
         for (value, expected) in [
             ("*/*", Some(MediaType::Json)),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_body_that_becomes_large_is_charged_for_what_it_becomes() {
+    fn small_body_is_charged_decoded_size() {
         use crate::mesos::v1::TaskInfo;
         use crate::mesos::v1::offer::operation::Launch;
         let launch = Launch {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn both_encodings_give_the_same_message_back() {
+    fn both_encodings_round_trip_the_message() {
         let event = Event {
             r#type: Some(8),
             ..Default::default()

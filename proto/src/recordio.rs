@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_chunking_of_a_stream_gives_the_same_records() {
+    fn any_chunking_gives_same_records() {
         let records: [&[u8]; 4] = [b"{\"a\":1}", b"", b"12\n34\n", b"0123456789"];
         let stream: Vec<u8> = records.iter().flat_map(|record| encode(record)).collect();
         let expected: Vec<Vec<u8>> = records.iter().map(|record| record.to_vec()).collect();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn encode_puts_the_header_before_the_record() {
+    fn encode_writes_header_before_record() {
         assert_eq!(
             &encode(b"{\"type\":\"HEARTBEAT\"}")[..],
             b"20\n{\"type\":\"HEARTBEAT\"}"
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_beyond_the_limit_is_refused_by_its_header() {
+    fn oversized_record_is_refused_by_header() {
         for (header, length) in [("101\n", 101), ("18446744073709551615\n", u64::MAX)] {
             let error = decode(&[header.as_bytes()]).unwrap_err();
             assert_eq!(error, Error::TooLong { length, max: 100 });
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_within_a_record_is_told() {
+    fn truncated_record_is_reported() {
         for stream in ["5", "5\n", "5\nabcd"] {
             assert_eq!(
                 decode(&[stream.as_bytes()]),

@@ -440,7 +440,7 @@ mod tests {
 
     /// Regression, found by libFuzzer: an accepted message was unreadable after writing, because the last of two states is kept.
     #[test]
-    fn of_a_required_enum_that_comes_twice_the_last_counts() {
+    fn last_duplicate_required_enum_wins() {
         let id = field(1, &field(1, b"t"));
         for (states, expected) in [
             (&[0x10, 1][..], &[][..]),
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_listed_by_path() {
+    fn missing_fields_are_listed_by_path() {
         let mut call = Call {
             subscribe: Some(call::Subscribe::default()),
             ..Default::default()
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_encoded_is_checked_as_well() {
+    fn raw_encoded_parts_are_also_checked() {
         // A task without its state, and an endlessly nested one.
         let id = field(1, b"x");
         let task = [field(1, b"x"), field(2, &id), field(3, &id), field(5, &id)].concat();
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_in_two_pieces_is_complete_if_both_together_are() {
+    fn split_message_is_complete_when_merged() {
         let pieces = [
             field(3, &field(1, &field(1, b"user"))),
             field(3, &field(1, &field(2, b"name"))),
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_number_of_a_required_enum_is_absence() {
+    fn unknown_required_enum_is_absent() {
         let id = field(1, &field(1, b"t"));
         let with_state = |state: &[u8]| [id.clone(), vec![2 << 3], state.to_vec()].concat();
         assert!(missing::<TaskStatus>(&with_state(&[13])).is_empty());
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_and_groups_are_stepped_over() {
+    fn unknown_fields_and_groups_are_skipped() {
         // A fixed64 of number 100, then a group of number 101 that holds a varint.
         let mut bytes = vec![0xa1, 0x06, 1, 2, 3, 4, 5, 6, 7, 8];
         let group = [0xab, 0x06, 0x08, 0x01, 0xac, 0x06];

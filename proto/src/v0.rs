@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_adds_up_what_has_one_name() {
+    fn summary_adds_resources_of_equal_name() {
         let resources =
             of("cpus:1.5;cpus(a):2;mem:64;ports:[5-6];ports(a):[1-2];ports(b):[3-4];tags:{a,b}");
         let expected = json!({"cpus": 3.5, "gpus": 0.0, "mem": 64.0, "disk": 0.0,

@@ -235,13 +235,13 @@ proptest! {
     }
 
     #[test]
-    fn missing_fields_are_the_same_in_both(bytes in prop::collection::vec(any::<u8>(), 0..4000)) {
+    fn json_and_protobuf_miss_same_fields(bytes in prop::collection::vec(any::<u8>(), 0..4000)) {
         each_root!(agree_on_what_is_missing(&bytes));
         agree_on_what_is_missing::<meseta::v1::AgentFrame>(&bytes);
     }
 
     #[test]
-    fn any_json_is_a_message_or_an_error(text in "[\\[\\]{}:,\"a-z0-9_.eE+ \\\\-]{0,60}") {
+    fn any_json_parses_or_fails(text in "[\\[\\]{}:,\"a-z0-9_.eE+ \\\\-]{0,60}") {
         let _ = json::from_slice::<scheduler::Call>(text.as_bytes());
     }
 

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_what_the_conversions_do_and_holds_what_they_touch() {
+    fn change_matches_conversions_and_touched_parts() {
         let mut total = parse("cpus:8;mem:1024;ports:[1-9]") + reserved("cpus:1;mem:64", "ads");
         let steps = [
             reserve(&reserved("cpus:2;ports:[2-3]", "dev")),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_what_is_there() {
+    fn impossible_change_names_available_resources() {
         let total = parse("cpus:2;mem:1024");
         let steps = [
             reserve(&reserved("cpus:1", "dev")),

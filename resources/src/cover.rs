@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_is_taken_first_and_the_rest_from_what_is_free() {
+    fn cover_prefers_reserved_over_unreserved() {
         let available = parse("cpus:4;mem:512;cpus(eng):1;ports(eng):[5-6];ports:[1-4]");
         let cover = available
             .cover(&parse("cpus:1.5;mem:64;ports:[4-5]"))

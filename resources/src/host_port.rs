@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_texts_are_compared_in_one_form() {
+    fn ip_addresses_are_compared_normalized() {
         for (text, expected) in [
             ("0:0:0:0:0:0:0:1", "::1"),
             ("FD00::7", "fd00::7"),

@@ -100,7 +100,7 @@ mod tests {
     use crate::{Label, Reservation, Resources, Role};
 
     #[test]
-    fn of_very_much_what_is_nearest_is_told() {
+    fn long_error_names_nearest_resources() {
         let piece = |number: usize, to: &str| {
             let mut reservation = Reservation::dynamic(Role::new(to).unwrap(), None);
             let value = Some(format!("{number}-{}", "x".repeat(100)));

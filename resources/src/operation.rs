@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_at_run_time_is_found_in_the_configuration() {
+    fn checkpointed_resources_fit_the_configuration() {
         let configured = all("cpus:8;disk:100;cpus(a):2;disk(a):50");
         let dynamic = |of: &str, to: &str| {
             all(of)
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_is_applied_whole_or_not_at_all() {
+    fn operation_is_applied_atomically() {
         let total = all("cpus:4;disk:100");
         let p = |text: &str| {
             all(text)
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_is_allocated_where_it_names_no_role() {
+    fn allocate_sets_only_missing_roles() {
         let resource = all("cpus:1").iter().next().unwrap().clone();
         let other = resource.clone().with_allocation(Some(role("b")));
         let operation = Operation::Unreserve(vec![resource, other]).allocate(&role("a"));

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_with_time_as_long_as_the_process_runs() {
+    fn process_clock_follows_time_while_running() {
         let start = Moment::ORIGIN + 7 * SECOND;
         let mut process_clock = ProcessClock::new(start);
         let deadline = process_clock.to_process_time(start + 90 * SECOND);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_counts_against_nobody_and_as_much_again_is_given_to_come_back() {
+    fn pause_extends_deadlines_by_its_length() {
         let start = Moment::ORIGIN + SECOND;
         let mut process_clock = ProcessClock::new(start);
         let deadline = process_clock.to_process_time(start + 2 * SECOND);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_long_pause_it_goes_on_in_the_end_and_a_second_pause_is_one_more() {
+    fn clock_resumes_after_pauses() {
         let start = Moment::ORIGIN;
         let mut process_clock = ProcessClock::new(start);
         let deadline = process_clock.to_process_time(start + SECOND);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_is_a_little_late_is_no_pause() {
+    fn slightly_late_step_is_no_pause() {
         let mut process_clock = ProcessClock::new(Moment::ORIGIN);
         let mut now = Moment::ORIGIN;
         for _ in 0..100 {

@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_without_an_answer_may_take_effect_until_it_is_settled() {
+    fn unanswered_write_may_take_effect_later() {
         let subject = Subject::Weight("kept-0".to_owned());
         let amount = |halves| Setting::Amount(Some(halves));
         let mut writes = Writes::new(1);
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_the_acknowledged_leaves_nothing_possible() {
+    fn contradiction_leaves_no_possible_state() {
         let mut writes = Writes::new(1);
         let machines = BTreeSet::from(["kept-1".to_owned(), "kept-2".to_owned()]);
         let down = |machine: &str| Write::Down {
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_draws_the_same_writes() {
+    fn same_seed_draws_same_writes() {
         let draw = |seed| {
             let mut writes = Writes::new(seed).with_agent("a");
             let all: Vec<_> = (0..200)

@@ -453,7 +453,7 @@ mod tests {
     const DID: &str = "began\nended 0\n";
 
     #[test]
-    fn what_is_right_is_not_complained_of() {
+    fn correct_story_has_no_violations() {
         let (told, around) = story(Kind::Exits(0), &finished(), DID);
         assert_eq!(violations(&told, &around), Vec::<String>::new());
         let end = status("3", "TASK_FAILED", "Command exited with status 3");
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_task_has_the_reason_of_its_kill() {
+    fn drained_task_has_kill_reason() {
         let mut end = status("3", "TASK_KILLED", "");
         let (told, around) = story(Kind::Drained, &end, "began\n");
         assert_eq!(violations(&told, &around).len(), 1);
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_that_is_lost_doubled_or_changed_is_seen() {
+    fn changed_update_is_detected() {
         let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
         told.statuses.remove(1);
         assert_eq!(
@@ -518,14 +518,14 @@ mod tests {
     }
 
     #[test]
-    fn an_order_of_updates_that_is_not_so_is_seen() {
+    fn wrong_update_order_is_detected() {
         let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
         told.statuses.swap(0, 1);
         assert_eq!(violations(&told, &around), ["out of order"]);
     }
 
     #[test]
-    fn an_end_that_is_told_too_early_is_seen() {
+    fn premature_end_is_detected() {
         let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
         told.end = Some(saw("began\n"));
         let wrong = violations(&told, &around);
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_launched_is_lost_only_with_an_agent() {
+    fn launched_task_dies_with_agent_only() {
         let mut told = TaskRecord::launched(Kind::Exits(0), None);
         told.record_update(&status("1", "TASK_DROPPED", ""));
         let mut around = RunRecord::default();
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_task_that_the_power_cut_off_is_told_as_such() {
+    fn only_power_cut_explains_agent_restart() {
         let mut cut_off = status("3", "TASK_FAILED", "The machine was booted anew");
         cut_off["reason"] = json!("REASON_AGENT_RESTARTED");
         let (told, mut around) = story(Kind::Exits(0), &cut_off, "began\n");

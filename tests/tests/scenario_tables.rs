@@ -254,7 +254,7 @@ fn check_row(proof: &str, targets: &Targets) -> Vec<String> {
 }
 
 #[test]
-fn every_scenario_has_a_test_or_a_reason() {
+fn scenario_has_test_or_reason() {
     let targets = Targets::read();
     let mut wrong = Vec::new();
     let mut pages = 0;
@@ -281,12 +281,12 @@ fn every_scenario_has_a_test_or_a_reason() {
 }
 
 #[test]
-fn what_is_missing_is_seen() {
+fn missing_scenario_is_detected() {
     let targets = Targets::read();
     let page = |rows: &str| {
         format!("```names\nOne\nTwo\n```\n\n| scenario | proven by |\n|---|---|\n{rows}\n")
     };
-    let sound = "| One | `scenario_tables::what_is_missing_is_seen` |\n\
+    let sound = "| One | `scenario_tables::missing_scenario_is_detected` |\n\
                  | Two | non-goal: it cannot be here |";
     assert_eq!(check_page(&page(sound), &targets), Vec::<String>::new());
     for (rows, complaint) in [
@@ -297,7 +297,7 @@ fn what_is_missing_is_seen() {
         ("| One | open: comes with the next one |", "1 of 2 are open"),
         ("| One | `scenario_tables::judge` |", "no such test"),
         (
-            "| One | `scenario_tables::elsewhere::what_is_missing_is_seen` |",
+            "| One | `scenario_tables::elsewhere::missing_scenario_is_detected` |",
             "no such test",
         ),
         ("| One | `nowhere::at_all` |", "no package or test target"),
@@ -369,7 +369,7 @@ fn check_departure(departure: &str, departures: &str, targets: &Targets) -> Vec<
 }
 
 #[test]
-fn every_statement_of_the_seeds_has_a_test_or_a_departure() {
+fn seed_statement_has_test_or_departure() {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).expect("readable");
     let (page, departures) = (read(STATEMENTS), read("docs/departures.md"));
     let wrong = check_statements(&page, &departures, &Targets::read());
@@ -377,7 +377,7 @@ fn every_statement_of_the_seeds_has_a_test_or_a_departure() {
 }
 
 #[test]
-fn a_statement_without_its_test_is_seen() {
+fn untested_statement_is_detected() {
     let targets = Targets::read();
     let departures = "\n| a flag | theirs | ours | why |\n";
     for (row, complaint) in [
@@ -452,16 +452,16 @@ fn check_fault(proof: &str, rest: &str, targets: &Targets) -> Vec<String> {
 }
 
 #[test]
-fn every_fault_has_a_test_and_says_what_is_not_run() {
+fn fault_has_test_or_explanation() {
     let page = std::fs::read_to_string(root().join(FAULTS)).expect("readable");
     let wrong = check_faults(&page, &Targets::read());
     assert!(wrong.is_empty(), "{FAULTS}:\n  {}", wrong.join("\n  "));
 }
 
 #[test]
-fn a_fault_without_its_test_is_seen() {
+fn untested_fault_is_detected() {
     let targets = Targets::read();
-    let sound = "| E1 | a fault | all is well | `scenario_tables::what_is_missing_is_seen`, `tests/examples/idle.rs` | – |";
+    let sound = "| E1 | a fault | all is well | `scenario_tables::missing_scenario_is_detected`, `tests/examples/idle.rs` | – |";
     let found = check_faults(sound, &targets);
     assert!(!found.iter().any(|why| why.starts_with("E1:")), "{found:?}");
     for (row, complaint) in [

@@ -517,7 +517,7 @@ fn every_page_is_in_the_book() {
 }
 
 #[test]
-fn every_crate_has_its_invariant_in_the_architecture() {
+fn architecture_states_invariant_per_crate() {
     let text = read(&root().join("docs/ARCHITECTURE.md"));
     let mut missing = Vec::new();
     for (name, _) in LAYERS {
@@ -536,7 +536,7 @@ fn every_crate_has_its_invariant_in_the_architecture() {
 }
 
 #[test]
-fn the_length_check_sees_a_long_function() {
+fn length_check_detects_long_function() {
     let mut lines = vec!["    pub(crate) fn long(&self) -> u8 {"];
     lines.extend(std::iter::repeat_n(
         "        let x = 1;",

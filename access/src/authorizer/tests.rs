@@ -88,7 +88,7 @@ fn principals_run_as_users() {
 }
 
 #[test]
-fn restrictive_acls_deny_what_they_do_not_name() {
+fn restrictive_acls_deny_unlisted_objects() {
     let rules = authorizer(
         r#"{"permissive":false,
             "run_tasks":[{"principals":{"values":["foo"]},"users":{"values":["user1"]}}],
@@ -121,7 +121,7 @@ fn restrictive_acls_deny_what_they_do_not_name() {
 }
 
 #[test]
-fn what_the_file_says_wins_over_the_daemons_default() {
+fn acl_file_overrides_daemon_default() {
     let strict = Authorizer::new(Acls::default(), false);
     assert!(!strict.allows(Some("foo"), A::ViewFlags, None));
     let told = Authorizer::new(Acls::parse(r#"{"permissive":true}"#).unwrap(), false);
@@ -149,7 +149,7 @@ fn roles_are_offered_to_some_principals() {
 
 /// The three principals of the royal household, for every action whose objects are roles.
 #[test]
-fn roles_below_a_role_are_named_by_a_percent_sign() {
+fn percent_sign_matches_nested_roles() {
     for action in Action::ALL {
         if action.objects() != crate::action::Objects::Roles {
             continue;
@@ -220,7 +220,7 @@ fn objects_of_every_kind_are_compared() {
 }
 
 #[test]
-fn actions_on_the_whole_are_all_or_nothing() {
+fn cluster_actions_are_all_or_nothing() {
     for action in Action::ALL {
         if action.objects() != crate::action::Objects::Whole {
             continue;
@@ -262,7 +262,7 @@ fn only_known_endpoints_can_be_named() {
 }
 
 #[test]
-fn what_is_forbidden_is_said_with_its_action_and_object() {
+fn denial_names_action_and_object() {
     let rules = Authorizer::new(Acls::default(), false);
     let refused = |principal, object| {
         let decision = rules.check(principal, A::UpdateQuota, object);
@@ -279,7 +279,7 @@ fn what_is_forbidden_is_said_with_its_action_and_object() {
 }
 
 #[test]
-fn what_is_allowed_on_every_object_is_known_without_asking_for_each() {
+fn allows_everything_needs_no_object_check() {
     let rules = authorizer(
         r#"{"permissive":false,
             "view_tasks":[{"principals":{"values":["admin"]},"users":{"type":"ANY"}},
@@ -324,7 +324,7 @@ fn entity() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn what_is_allowed_on_every_object_is_allowed_on_each(
+    fn allowed_everywhere_implies_each_object(
         entries in prop::collection::vec((entity(), entity()), 0..4),
         permissive: bool,
     ) {
@@ -350,7 +350,7 @@ proptest! {
 }
 
 #[test]
-fn an_extent_names_what_is_allowed_and_says_what_holds_for_the_rest() {
+fn extent_lists_objects_and_default() {
     let rules = authorizer(
         r#"{"permissive":false,
             "update_quotas":[

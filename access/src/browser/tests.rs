@@ -23,7 +23,7 @@ const PLAIN: Request<'static> = Request {
 };
 
 #[test]
-fn names_that_are_ours_are_answered_and_others_are_not() {
+fn own_host_names_are_answered_only() {
     let exposed = Policy {
         takes_short_names: true,
         ..policy()
@@ -88,7 +88,7 @@ fn names_that_are_ours_are_answered_and_others_are_not() {
 }
 
 #[test]
-fn a_page_changes_only_the_daemon_that_it_is_of() {
+fn page_changes_only_its_own_daemon() {
     let own = "http://127.0.0.1:5050";
     let evil = "http://evil.example";
     // Origin, Referer, Sec-Fetch-Site, and whether a POST is accepted.
@@ -169,7 +169,7 @@ fn a_page_changes_only_the_daemon_that_it_is_of() {
 }
 
 #[test]
-fn a_default_port_may_be_left_out() {
+fn default_port_may_be_omitted() {
     for (host, origin) in [
         ("node1.example", "http://node1.example"),
         ("node1.example:80", "http://node1.example"),
@@ -234,7 +234,7 @@ fn no_browser_changes_anything_by_get() {
 }
 
 #[test]
-fn nothing_of_a_header_comes_back_as_it_was() {
+fn refusal_does_not_echo_raw_header() {
     let authorities = ["<script>'\u{1b}[2J"];
     let request = Request {
         authorities: &authorities,
@@ -245,7 +245,7 @@ fn nothing_of_a_header_comes_back_as_it_was() {
 }
 
 #[test]
-fn hosts_and_origins_of_flags_are_checked() {
+fn host_and_origin_flags_are_validated() {
     for text in ["", "*.", ".", "http://a", "a:80", "a b", "*a", "a*.b"] {
         assert!(HostPattern::parse(text).is_err(), "{text:?}");
     }
@@ -263,7 +263,7 @@ fn hosts_and_origins_of_flags_are_checked() {
 }
 
 #[test]
-fn types_that_only_forms_send_are_known() {
+fn form_content_types_are_recognized() {
     for (text, is_one) in [
         ("text/plain", true),
         ("Text/Plain;charset=UTF-8", true),

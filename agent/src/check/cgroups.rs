@@ -279,13 +279,13 @@ mod tests {
     }
 
     #[test]
-    fn a_good_tree_has_nothing_to_mend() {
+    fn sound_cgroup_tree_has_no_troubles() {
         let found = troubles(&unified(&ALL), &CgroupFacts::default(), &[]);
         assert!(found.is_empty(), "{found:?}");
     }
 
     #[test]
-    fn root_without_cgroups_is_told_that_the_agent_does_not_start() {
+    fn root_without_cgroups_fails_to_start() {
         let bare = Host {
             mode: Mode::None,
             unified: None,
@@ -335,7 +335,7 @@ mod tests {
 
     /// A controller missing from the kernel needs another remedy than a controller that is not delegated.
     #[test]
-    fn a_controller_that_is_missing_is_told_from_one_that_is_not_delegated() {
+    fn missing_controller_differs_from_undelegated_controller() {
         let host = unified(&[Controller::Cpu, Controller::Pids, Controller::Blkio]);
         let facts = |in_kernel: &[Controller]| CgroupFacts {
             in_kernel: Some(in_kernel.to_vec()),
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_that_is_not_accounted_is_a_problem_where_it_is_to_be_limited() {
+    fn unaccounted_swap_blocks_swap_limits() {
         let facts = CgroupFacts {
             swap: Swap::NotAccounted,
             ..CgroupFacts::default()
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_has_enabled_is_read() {
+    fn enabled_kernel_controllers_are_read() {
         let text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t3\t50\t1\nmemory\t0\t1\t0\npids\t0\t1\t1\n";
         let found = enabled_controllers(text);
         assert!(found.contains(&Controller::Cpu) && found.contains(&Controller::Pids));
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_is_read_from_the_group_that_has_limits() {
+    fn swap_is_read_from_limited_group() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut host = unified(&ALL);
         host.proc = dir.path().join("proc");

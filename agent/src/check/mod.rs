@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_machine_has_nothing_to_mend() {
+    fn sound_machine_has_no_troubles() {
         let findings = evaluate(&good(), &flags(&[]));
         assert!(
             findings
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_with_a_wrong_name_is_a_warning() {
+    fn misnamed_resource_is_a_warning() {
         let found = |value: &str| evaluate_flags(&flags(&[&format!("--resources={value}")]));
         assert!(found("cpus:4;mem:100;licences:3").is_empty());
         let findings = found("cpu:4;mem:100");
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn each_trouble_says_what_to_do() {
+    fn each_trouble_names_its_remedy() {
         type Trouble = fn(&mut Facts);
         let troubles: [(Trouble, Severity, &str); 11] = [
             (
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_judged_by_bytes_and_by_files() {
+    fn disk_room_counts_bytes_and_files() {
         let folder = Folder::default();
         let severity = |room| evaluate_room("work_dir", &folder, room).map(|one| one.severity);
         assert_eq!(severity(room(1_000, 10_000)), None);
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_of_an_agent_that_runs_is_no_trouble() {
+    fn port_of_running_agent_is_accepted() {
         let facts = Facts {
             runs_already: true,
             listen_error: Some(in_use()),
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_judged_by_the_nearest_one_there() {
+    fn missing_folders_use_nearest_existing_parent() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let folder = Folder::at(&dir.path().join("a/b"));
         assert!(folder.writable && !folder.open_to_others);
@@ -605,7 +605,7 @@ mod tests {
 
     /// An exposed address needs credentials and TLS; `--insecure` is not recommended.
     #[test]
-    fn an_exposed_address_needs_credentials_and_tls() {
+    fn exposed_address_needs_credentials_and_tls() {
         assert_eq!(evaluate_access(&flags(&[])), None);
         assert_eq!(
             evaluate_access(&flags(&["--ip=0.0.0.0", "--insecure"])),
@@ -620,7 +620,7 @@ mod tests {
 
     /// Regression: the agent would end at once, and the check found nothing.
     #[test]
-    fn a_credential_that_cannot_be_read_is_a_problem() {
+    fn unreadable_credential_is_a_problem() {
         let finding = evaluate_access(&flags(&["--credential=/no/such/file"])).expect("a problem");
         assert_eq!(finding.severity, Severity::Problem);
         assert!(finding.what.contains("--credential"), "{finding}");
@@ -637,7 +637,7 @@ mod tests {
 
     /// Regression: the master refused the agent for ever, and the check found nothing.
     #[test]
-    fn a_certificate_of_another_host_is_a_problem() {
+    fn certificate_for_other_host_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("cert.pem");
         let names = vec!["node1.test".to_owned(), "127.0.0.1".to_owned()];
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_that_nobody_knows_is_a_problem_and_a_silent_one_a_warning() {
+    fn unknown_master_is_worse_than_silent() {
         let finding = check_master("nosuch.invalid:5050").expect("a problem");
         assert_eq!(finding.severity, Severity::Problem, "{finding}");
         assert!(finding.what.contains("nosuch.invalid"), "{finding}");
@@ -691,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_make_no_sense_are_problems() {
+    fn invalid_flags_are_problems() {
         for (flag, named) in [
             ("--resources=cpus:much", "--resources"),
             ("--master=host:port:port", "--master"),

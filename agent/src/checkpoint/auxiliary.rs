@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn learned_profiles_survive_and_damage_is_reported() {
+    fn learned_profiles_survive_and_report_damage() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::new(dir.path());
         assert_eq!(read_learned_profile(&layout).unwrap(), None);

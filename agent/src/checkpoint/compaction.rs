@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_life_is_short_and_what_waits_stays_in_its_order() {
+    fn compaction_keeps_pending_updates_in_order() {
         let started = LogEntry::Started(Started {
             supervisor: "1 2 b".to_owned(),
             task_pid: 3,
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_data_of_what_is_acknowledged_goes_and_of_what_waits_stays() {
+    fn compaction_drops_only_acknowledged_data() {
         let with_data = |number| match update(number, pb::TaskState::TaskRunning) {
             LogEntry::Update(status) => LogEntry::Update(pb::TaskStatus {
                 data: Some(vec![7; 1 << 20]),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_an_older_ones_place_is_not_told_again() {
+    fn compaction_drops_superseded_updates() {
         // The second update belongs to a check whose third result replaced it before the head was acknowledged.
         let mut entries: Vec<_> = (0..3)
             .map(|number| update(number, pb::TaskState::TaskRunning))
@@ -273,7 +273,7 @@ mod tests {
 
     /// A task sends its next state before its last is acknowledged: the pending update precedes the acknowledgement.
     #[test]
-    fn what_was_told_before_the_last_acknowledgement_still_waits() {
+    fn updates_before_last_acknowledgement_stay_pending() {
         let running = |number| update(number, pb::TaskState::TaskRunning);
         let mut entries: Vec<_> = (0..1000)
             .flat_map(|number| [running(number), acknowledged(number)])
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_or_damaged_log_is_left_as_it_is() {
+    fn compaction_leaves_damaged_logs_unchanged() {
         let entries: Vec<_> = (0..500)
             .flat_map(|number| {
                 [
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_looked_at_at_each_doubling() {
+    fn compaction_is_due_at_each_doubling() {
         let due = |before, after| is_due(before, after);
         assert!(!due(0, LENGTH_MIN - 1) && due(LENGTH_MIN - 1, LENGTH_MIN));
         assert!(!due(LENGTH_MIN, 2 * LENGTH_MIN - 1));

@@ -127,14 +127,14 @@ fn kind(path: &Path) -> String {
 }
 
 #[test]
-fn damage_of_any_kind_is_named_and_costs_one_executor_at_most() {
+fn damage_costs_at_most_one_executor() {
     damage(ROUNDS);
 }
 
 /// Run with `cargo test -p meseta-agent --lib a_thousand_damages -- --ignored`.
 #[test]
 #[ignore = "takes about a minute"]
-fn a_thousand_damages_of_each_kind_of_file_cost_one_executor_at_most() {
+fn repeated_damage_costs_one_executor() {
     damage(ROUNDS_MORE);
 }
 
@@ -228,7 +228,7 @@ fn check_repair(layout: &Layout, found: BTreeMap<String, Vec<LogEntry>>, what: &
 
 /// Regression: a damaged name, or the presence of a former agent, ended every task of the node.
 #[test]
-fn damaged_link_to_the_agent_costs_no_task() {
+fn damaged_agent_link_costs_no_task() {
     type Damage = fn(&Path);
     let damages: [(&str, Damage); 4] = [
         ("points to nothing", |link| {
@@ -265,7 +265,7 @@ fn damaged_link_to_the_agent_costs_no_task() {
 }
 
 #[test]
-fn unknown_agent_among_several_with_tasks_stops_the_start() {
+fn ambiguous_agent_with_tasks_stops_start() {
     let (_dir, layout) = super::tests::written();
     let link = layout.latest_agent();
     std::fs::remove_file(&link).expect("removed");

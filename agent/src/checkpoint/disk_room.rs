@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reserve_is_a_small_part_of_a_small_disk_and_bounded_on_a_large_one() {
+    fn reserve_scales_with_disk_and_cap() {
         let reserve = |bytes, inodes| space(bytes, 0, inodes, 0).reserve();
         let size = |bytes, inodes| ReserveSize { bytes, inodes };
         assert_eq!(reserve(32 * MIB, 160), size(2 * MIB, 10));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn want_of_bytes_or_of_inodes_is_want_and_room_again_is_more() {
+    fn shortage_of_bytes_or_inodes_counts() {
         let reserve = space(256 * MIB, 0, 4096, 0).reserve();
         let of = |free_bytes, free_inodes| space(256 * MIB, free_bytes, 4096, free_inodes);
         assert!(of(4 * MIB - 1, 4096).is_short_of(reserve));
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserve_is_taken_released_and_taken_again_whatever_was_left_of_it() {
+    fn reserve_is_retaken_after_partial_release() {
         let dir = tempfile::tempdir().expect("a folder");
         let size = ReserveSize {
             bytes: 1 << 20,
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserve_that_cannot_be_taken_keeps_what_there_is_and_no_task_out() {
+    fn failed_reserve_keeps_old_and_tasks() {
         let dir = tempfile::tempdir().expect("a folder");
         let layout = Layout::new(dir.path());
         let reserve = Reserve {
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_makes_a_disk_full_or_failing_until_it_is_written() {
+    fn failed_write_marks_disk_until_written() {
         let dir = tempfile::tempdir().expect("a folder");
         let layout = Layout::new(dir.path());
         let mut room = DiskRoom::new(&layout);
@@ -477,7 +477,7 @@ mod tests {
 
     /// Regression: the agent went on, and its next start ended every task.
     #[test]
-    fn removed_work_directory_is_noticed_until_it_is_back() {
+    fn removed_work_directory_is_noticed() {
         let dir = tempfile::tempdir().expect("a folder");
         let layout = Layout::new(&dir.path().join("work"));
         let aside = dir.path().join("aside");

@@ -566,7 +566,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_looked_at_is_not_taken_for_something_else() {
+    fn failed_lookup_is_an_error() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         fs::write(at("file"), "").expect("written");
@@ -582,7 +582,7 @@ mod tests {
 
     /// A power cut may leave a file in the place of a folder, or the other way round.
     #[test]
-    fn what_is_moved_or_written_takes_the_place_of_whatever_is_there() {
+    fn move_and_write_replace_existing_entries() {
         let dir = tempfile::tempdir().expect("a directory");
         let make = |name: &str, is_folder: bool| {
             let path = dir.path().join(name);
@@ -619,7 +619,7 @@ mod tests {
 
     /// Regression: after a kill of the agent between both writes, the folder of the run stayed for ever.
     #[test]
-    fn a_log_is_never_there_before_the_record_that_it_belongs_to() {
+    fn log_never_appears_before_its_record() {
         let dir = tempfile::tempdir().expect("a directory");
         let [record, log, other] =
             ["t/task.info", "t/task.updates", "u/task.info"].map(|name| dir.path().join(name));

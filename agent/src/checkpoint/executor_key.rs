@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_kept_twice_and_read_by_its_owner_alone() {
+    fn key_has_two_private_copies() {
         let agent = Agent::new();
         let key = agent.key();
         assert_eq!(agent.key(), key);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_that_is_damaged_or_gone_costs_no_key() {
+    fn key_survives_damage_to_one_file() {
         let agent = Agent::new();
         let key = agent.key();
         for path in &agent.paths {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn without_either_file_another_key_is_made() {
+    fn key_is_remade_without_both_files() {
         let agent = Agent::new();
         let key = agent.key();
         for path in &agent.paths {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_an_earlier_version_is_taken_over_and_can_be_read_by_it() {
+    fn earlier_key_is_adopted_and_readable() {
         let agent = Agent::new();
         let key = authentication::fresh_key();
         fs::write(&agent.paths[0], key).expect("written");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_others_may_read_is_refused_and_one_of_a_later_version_left() {
+    fn readable_key_refused_later_version_kept() {
         let agent = Agent::new();
         agent.key();
         let open_to_all = fs::Permissions::from_mode(0o644);

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_cut_or_changed_anywhere_is_noticed() {
+    fn truncated_or_changed_file_is_noticed() {
         let file = encode_file(b"what matters").expect("encodes");
         assert_eq!(decode_file(&file), Ok(&b"what matters"[..]));
         for cut in 0..file.len() {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_a_later_version_is_told_apart_from_damage() {
+    fn later_version_differs_from_damage() {
         let mut file = encode_file(b"x").expect("encodes");
         file[4..8].copy_from_slice(&9_u32.to_le_bytes());
         assert_eq!(decode_file(&file), Err(FrameError::Checksum));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_cut_at_any_byte_yields_a_prefix() {
+    fn truncated_log_yields_a_prefix() {
         let bodies: [&[u8]; 4] = [b"one", b"", b"three", b"four four"];
         let log = log_of(&bodies);
         let whole = decode_log(&log).expect("decodes");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_without_its_beginning_is_damaged_and_not_empty() {
+    fn log_without_beginning_is_damaged() {
         for length in 0..LOG_HEADER_BYTES {
             assert_eq!(
                 decode_log(&log_of(&[b"one"])[..length]),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotten_record_costs_itself_and_nothing_behind_it() {
+    fn damaged_record_spares_later_records() {
         let bodies: [&[u8]; 5] = [b"one", b"two", b"three", b"four", b"five"];
         let log = log_of(&bodies);
         let second = LOG_HEADER_BYTES + RECORD_HEADER_BYTES + 3;

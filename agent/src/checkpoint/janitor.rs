@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_removed_is_tried_again_by_itself() {
+    fn failed_removal_is_retried() {
         let dir = tempfile::tempdir().expect("a directory");
         let folder = dir.path().join("retired");
         assert!(sweep(&folder), "nothing was ever retired");

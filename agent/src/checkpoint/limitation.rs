@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limitation_goes_through_bytes_and_a_damaged_one_is_none() {
+    fn limitation_round_trips_and_rejects_damage() {
         let limitation = Limitation {
             reason: Reason::ContainerLimitationDisk,
             message: "Disk usage (2MB) exceeds quota (1MB)".to_owned(),

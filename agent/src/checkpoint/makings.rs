@@ -310,7 +310,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_hangs_keeps_no_directory_from_another() {
+    async fn hung_disk_blocks_no_other_disk() {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(&dir.path().join("w"));
         let [hangs, well] = ["hangs", "well"].map(|name| dir.path().join(name));
@@ -342,7 +342,7 @@ pub(super) mod tests {
 
     /// Regression: a hung disk delayed all updates of the machine, and its start.
     #[tokio::test(start_paused = true)]
-    async fn no_checkpoint_waits_for_a_disk_that_hangs() {
+    async fn checkpoints_never_wait_for_hung_disk() {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(&dir.path().join("w"));
         let root = dir.path().join("disk");
@@ -374,7 +374,7 @@ pub(super) mod tests {
 
     /// Work for other volumes on the disk does not count as its silence.
     #[tokio::test(start_paused = true)]
-    async fn a_disk_that_goes_on_is_waited_for_however_much_it_has_to_do() {
+    async fn progressing_disk_extends_the_wait() {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(dir.path());
         let root = dir.path().join("disk");
@@ -406,7 +406,7 @@ pub(super) mod tests {
 
     /// Regression: a disk that began to hang after its volumes were made blocked the permits of launches.
     #[tokio::test]
-    async fn a_disk_is_looked_at_before_a_launch_and_made_nowhere_but_on_it() {
+    async fn disk_is_probed_before_launch() {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(&dir.path().join("w"));
         let [there, missing] = ["there", "missing"].map(|name| dir.path().join(name));
@@ -445,7 +445,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_a_disk_that_hangs_so_many_directories_wait() {
+    fn directories_waiting_for_disk_are_bounded() {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(dir.path());
         let makings = Makings::default();

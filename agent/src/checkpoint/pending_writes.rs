@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_bounds_hold_until_the_disk_comes_after() {
+    fn both_bounds_hold_until_writes_finish() {
         let mut few = PendingWrites::new(64 << 20);
         let mut many = PendingWrites::new(64 << 20);
         let mut lsn = 0;

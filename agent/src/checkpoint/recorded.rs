@@ -128,7 +128,7 @@ impl Records {
 }
 
 #[test]
-fn records_are_those_of_earlier_versions_and_read_with_what_later_ones_add() {
+fn records_stay_compatible_across_versions() {
     let mut records = Records {
         written: Vec::new(),
         checks: Vec::new(),

@@ -132,7 +132,7 @@ mod tests {
 
     /// Regression: after an error in a rename at the start, a folder stayed until the next start.
     #[test]
-    fn a_repair_that_the_device_fails_is_tried_again() {
+    fn repair_is_retried_after_device_error() {
         let failing = |errno: i32, times: u32| {
             let (mut made, mut pauses) = (0, 0);
             let attempt = || {

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_grow_while_the_machine_runs_and_stand_still_over_a_reboot() {
+    fn ages_pause_over_a_reboot() {
         const HOUR: Duration = Duration::from_secs(3600);
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(dir.path());

@@ -150,7 +150,7 @@ pub(super) fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn what_is_committed_is_read_back() {
+fn committed_records_are_read_back() {
     let (_dir, layout) = written();
     let image = read(&layout).expect("readable");
     assert_eq!(image.damages, []);
@@ -168,7 +168,7 @@ fn what_is_committed_is_read_back() {
 }
 
 #[test]
-fn an_empty_directory_is_a_new_agent() {
+fn empty_directory_is_a_new_agent() {
     let dir = tempfile::tempdir().expect("a directory");
     let layout = Layout::new(dir.path());
     let image = read(&layout).expect("readable");
@@ -200,7 +200,7 @@ fn left_of_log(layout: &Layout, bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn a_log_cut_at_any_byte_loses_only_its_last_records() {
+fn truncated_log_loses_only_last_records() {
     let (_dir, layout) = written();
     let path = layout.task(&task_key("a")).join("task.updates");
     let whole = std::fs::read(&path).expect("a log");
@@ -212,7 +212,7 @@ fn a_log_cut_at_any_byte_loses_only_its_last_records() {
 
 /// Imitates a file system that makes the length of a file durable before its bytes.
 #[test]
-fn zeroes_at_the_end_of_a_log_are_bytes_that_never_reached_the_disk() {
+fn trailing_zeroes_in_log_are_unwritten() {
     let (_dir, layout) = written();
     let path = layout.task(&task_key("a")).join("task.updates");
     let whole = std::fs::read(&path).expect("a log");
@@ -225,7 +225,7 @@ fn zeroes_at_the_end_of_a_log_are_bytes_that_never_reached_the_disk() {
 
 /// Imitates a sector that fails under a running task: the agent must not report its state as if it had not begun.
 #[test]
-fn a_log_that_lost_its_beginning_is_damaged_and_costs_its_own_run() {
+fn headless_log_costs_only_its_run() {
     let (_dir, layout) = written();
     let path = layout.task(&task_key("a")).join("task.updates");
     let whole = std::fs::read(&path).expect("a log");
@@ -244,7 +244,7 @@ fn a_log_that_lost_its_beginning_is_damaged_and_costs_its_own_run() {
 
 /// Regression: the agent reported a running task of a custom executor as dropped.
 #[test]
-fn a_record_that_is_gone_beside_its_log_is_damaged_and_costs_its_own_run() {
+fn missing_record_costs_only_its_run() {
     let (_dir, layout) = written();
     let path = layout.task(&task_key("a")).join("task.info");
     std::fs::remove_file(&path).expect("removed");
@@ -256,7 +256,7 @@ fn a_record_that_is_gone_beside_its_log_is_damaged_and_costs_its_own_run() {
 }
 
 #[test]
-fn a_record_cut_at_any_byte_costs_its_own_run_at_most() {
+fn truncated_record_costs_only_its_run() {
     let (dir, layout) = written();
     let path = layout.task(&task_key("a")).join("task.info");
     let whole = std::fs::read(&path).expect("a record");
@@ -276,7 +276,7 @@ fn a_record_cut_at_any_byte_costs_its_own_run_at_most() {
 }
 
 #[test]
-fn any_flipped_byte_in_any_file_never_stops_the_start() {
+fn flipped_byte_never_stops_start() {
     let (dir, layout) = written();
     let store = Store::open(layout.clone());
     store.commit(&[remembered()]).expect("written");
@@ -333,7 +333,7 @@ pub(super) fn copy_tree(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_retired_task_is_gone_and_its_executor_stays() {
+fn retired_task_leaves_its_executor() {
     let (_dir, layout) = written();
     let store = Store::open(layout.clone());
     let key = task_key("a");
@@ -352,7 +352,7 @@ fn a_retired_task_is_gone_and_its_executor_stays() {
 }
 
 #[test]
-fn the_log_of_a_long_life_is_bounded_and_keeps_what_waits() {
+fn long_log_is_bounded_with_pending() {
     let (_dir, layout) = written();
     let store = Store::open(layout.clone());
     let path = layout.task(&task_key("a")).join("task.updates");
@@ -392,7 +392,7 @@ fn the_log_of_a_long_life_is_bounded_and_keeps_what_waits() {
 }
 
 #[test]
-fn a_retired_run_is_gone_and_the_rest_stays() {
+fn retired_run_leaves_other_runs() {
     let (_dir, layout) = written();
     let store = Store::open(layout.clone());
     let late = log("a", update(4));
@@ -413,7 +413,7 @@ fn a_retired_run_is_gone_and_the_rest_stays() {
 }
 
 #[test]
-fn an_executor_with_another_run_keeps_it() {
+fn executor_with_other_run_is_kept() {
     let (_dir, layout) = written();
     let store = Store::open(layout.clone());
     let mut second = (*task_key("a")).clone();
@@ -443,7 +443,7 @@ fn retired(layout: &Layout) -> usize {
 /// A full disk fails the last write of a batch. With free space again, the batch continues there, and does not write
 /// the retired records again.
 #[test]
-fn a_batch_goes_on_where_it_failed() {
+fn failed_batch_resumes_at_failed_write() {
     let (_dir, layout) = written();
     let store = Store::open(layout.clone());
     let batch = [
@@ -470,7 +470,7 @@ fn a_batch_goes_on_where_it_failed() {
 }
 
 #[test]
-fn a_lost_framework_record_is_made_up_for_by_its_tasks() {
+fn tasks_replace_lost_framework_record() {
     let (_dir, layout) = written();
     let id = FrameworkId::new("F").expect("an id");
     let agent = AgentId::new("S0").expect("an id");
@@ -481,7 +481,7 @@ fn a_lost_framework_record_is_made_up_for_by_its_tasks() {
 }
 
 #[test]
-fn leftovers_of_interrupted_writes_are_no_records() {
+fn interrupted_writes_are_not_records() {
     let (_dir, layout) = written();
     let folder = layout.task(&task_key("a"));
     std::fs::write(folder.join(".task.info.tmp"), b"half").expect("written");
@@ -494,7 +494,7 @@ fn leftovers_of_interrupted_writes_are_no_records() {
 }
 
 #[test]
-fn a_run_of_which_nothing_was_durable_is_gone_after_the_start() {
+fn undurable_run_is_gone_after_start() {
     let (_dir, layout) = written();
     let unborn = layout.run(&run_key("unborn"));
     let task = unborn.join("tasks/unborn");
@@ -559,7 +559,7 @@ fn all_below(dir: &Path, found: &mut Vec<PathBuf>) {
 /// With an entry of any kind in any place the agent starts, other runs outside of it are untouched, and later writes
 /// can be read again.
 #[test]
-fn what_came_back_as_something_else_keeps_no_agent_away() {
+fn changed_file_types_allow_the_start() {
     let (dir, layout) = written();
     let store = Store::open(layout.clone());
     let drain = Write::Drain {
@@ -619,7 +619,7 @@ fn what_came_back_as_something_else_keeps_no_agent_away() {
 }
 
 #[test]
-fn a_drain_is_remembered_until_it_is_over() {
+fn drain_is_remembered_until_over() {
     let (_dir, layout) = written();
     let agent = AgentId::new("S0").expect("an id");
     let store = Store::open(layout.clone());
@@ -672,7 +672,7 @@ fn thousand_intents() {
 }
 
 #[test]
-fn what_no_file_can_hold_is_left_out_and_what_follows_is_written() {
+fn oversized_writes_are_skipped_alone() {
     let (dir, layout) = written();
     let store = Store::open(layout.clone());
     let impossible = holdings_with(&format!("dev/{}/{}", "x".repeat(200), "x".repeat(99)));

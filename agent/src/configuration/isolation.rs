@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_make_no_sense_are_refused() {
+    fn invalid_isolation_flags_are_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("bad.json"), "{}").expect("written");
         let bad = format!("--seccomp_config_dir={}", folder.path().display());
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn doing_without_a_filter_is_the_operators_to_allow() {
+    fn missing_filter_needs_operator_permission() {
         let exposed = ["--ip=10.0.0.7"];
         for (args, allowed) in [
             (&[][..], true),
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_namespaces_are_the_operators_to_share() {
+    fn host_namespaces_need_operator_permission() {
         const PID: &str = "--disallow_sharing_agent_pid_namespace";
         const NO_PID: &str = "--disallow_sharing_agent_pid_namespace=false";
         const IPC: &str = "--disallow_sharing_agent_ipc_namespace";
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_authenticates_is_as_strict_on_loopback_as_elsewhere() {
+    fn authenticating_agent_is_strict_on_loopback() {
         for (args, is_open) in [
             (&["--ip=127.0.0.7"][..], true),
             (&["--ip=127.0.0.7", "--acls={}"], true),
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_the_agents_or_the_operators() {
+    fn isolated_ports_default_to_agent_range() {
         let isolated = |args: &[&str], resources| {
             let settings = settings(args, resources).expect("sound");
             let ranges = settings.node.isolated_ports?;

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_may_say_how_much_of_it_is_kept() {
+    fn task_can_set_its_log_limits() {
         let usual = LogFile {
             bytes: 10 << 20,
             files: 9,

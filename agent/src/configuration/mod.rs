@@ -282,7 +282,7 @@ mod tests {
 
     /// Regression: only the length of the flag bounded their number.
     #[test]
-    fn an_agent_has_so_many_kinds_of_resources() {
+    fn resource_kinds_are_bounded() {
         let read_with = |kinds: usize| {
             let named = |number| format!("kind{number}:1");
             let all: Vec<_> = (0..kinds).map(named).collect();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_role_has_all_that_names_no_other() {
+    fn default_role_applies_to_unreserved_resources() {
         let folder = tempfile::tempdir().expect("a folder");
         let ads = Role::new("ads").expect("a role");
         for given in [&[][..], &["--resources=cpus:4;disk(*):10"]] {

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_may_be_added_and_neither_moved_nor_taken_away() {
+    fn domain_can_be_added_not_changed() {
         let none = agent("cpus:1", "");
         assert_eq!(refused(&in_domain("a"), &in_domain("a")), [None; 2]);
         assert_eq!(refused(&none, &in_domain("a")), [Some("domain"), None]);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_is_compared_where_all_is_to_be_equal() {
+    fn equality_policy_compares_the_address() {
         let before = agent("cpus:1", "");
         let renamed = pb::AgentInfo {
             hostname: "other".to_owned(),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_read_allows_nothing() {
+    fn unreadable_record_allows_no_change() {
         let now = agent("cpus:1", "rack:r1");
         let mut before = now.clone();
         before.resources[0].scalar = None;

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn root_without_cgroups_is_weak_unless_isolators_are_named() {
+    fn root_without_cgroups_warns_without_isolators() {
         let bare = host(true, Mode::None);
         let isolation = Isolation::hardened_for(&bare);
         let find = |is_named, is_root| Weakness::find(&isolation, is_named, &[], &bare, is_root);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_without_its_isolator_is_weak() {
+    fn flag_without_its_isolator_warns() {
         let requests = [Request {
             flag: "cgroups_enable_cfs",
             isolator: "cgroups/cpu",

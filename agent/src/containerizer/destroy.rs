@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_kill_is_repeated_until_it_is_delivered() {
+    async fn kill_is_repeated_until_delivered() {
         for (works_at, lives_until, expected) in [(1, 9, 1), (4, 9, 4), (9, 3, 3)] {
             let asked = Cell::new(0);
             let ask = || {

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_that_ends_with_its_group_is_told_the_limit_that_ended_that() {
+    fn task_reports_limitation_of_its_group() {
         let name = |name: &str| ContainerName::new(name).unwrap();
         let limitation = |message: &str| Limitation {
             reason: Reason::ContainerLimitationMemory,

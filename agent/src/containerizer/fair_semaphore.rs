@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn one_framework_never_has_more_than_its_part() {
+    fn framework_never_exceeds_its_share() {
         let mut table = Table::new(SHARES);
         let (a, b, c, d) = (
             framework("a"),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_framework_that_comes_back_is_served_in_order() {
+    fn lone_framework_is_served_in_order() {
         let mut table = Table::new(SHARES);
         let a = framework("a");
         for number in 0..4 {

@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stuck_walk_holds_up_no_other_and_is_not_repeated() {
+    fn stuck_walk_blocks_no_other_walk() {
         let walks = Arc::new(Walks::default());
         let id = |name: &str| ContainerId::new(name).expect("an id");
         let (answer, wait) = mpsc::channel::<()>();

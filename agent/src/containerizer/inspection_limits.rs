@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_has_a_quota_of_its_own() {
+    fn volume_has_its_own_quota() {
         let volume = |source: Option<pb::resource::disk_info::Source>| pb::Resource {
             name: "disk".to_owned(),
             r#type: pb::value::Type::Scalar.into(),

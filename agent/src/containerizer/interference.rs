@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_do_to_a_container_is_told_once_each_time() {
+    fn interference_is_logged_once_per_change() {
         let counters = InterferenceCounters::default();
         let container = ContainerId::new("c").expect("an id");
         let moved = |pid| Outside {

@@ -327,7 +327,7 @@ mod tests {
 
     /// Regression: the kill took effect only after the disk had finished all other waiting work.
     #[tokio::test(start_paused = true)]
-    async fn a_launch_that_waits_for_a_disk_is_killed_at_once() {
+    async fn launch_waiting_for_disk_is_killable() {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(&dir.path().join("w"));
         let (places, [volume]) = silent_disk(&dir.path().join("disk"), ["a"]);

@@ -166,7 +166,7 @@ mod tests {
 
     /// Regression: a container whose groups were just being removed counted as one with lost limits.
     #[test]
-    fn what_has_ended_has_lost_no_limits() {
+    fn ended_container_has_no_limit_drift() {
         let drift = |file, kind| Drift {
             controller: Controller::Cpu,
             file,

@@ -282,7 +282,7 @@ mod tests {
 
     /// Regression: a connection that nobody accepts blocked the check's slot for up to its timeout.
     #[test]
-    fn a_check_by_tcp_is_over_with_its_task() {
+    fn tcp_check_ends_with_its_task() {
         let (ended, ends) = std::io::pipe().expect("a pipe");
         let life = TaskLife::of(ended.into());
         drop(ends);

@@ -85,7 +85,7 @@ mod tests {
 
     /// Regression: the runtime noted the event before the test read the previous event, and with it this event.
     #[tokio::test]
-    async fn an_event_that_was_taken_already_is_no_end_of_the_events() {
+    async fn consumed_event_keeps_the_watch() {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let descriptor = eventfd(0, flags).expect("made");
         let other = descriptor.try_clone().expect("a copy");

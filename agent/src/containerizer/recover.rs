@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_record_of_the_boot_ends_no_task_of_this_one() {
+    fn old_boot_record_ends_no_task() {
         let boot = BootId::from_text("b");
         let rebooted = |recorded, began| was_rebooted(&image(recorded, began), &boot, false);
         assert!(rebooted(Some("a"), "a"));
@@ -459,7 +459,7 @@ mod tests {
     /// Regression: a resize took back the memory of a task that never began. It reached the table before its container,
     /// and was lost, so that the earlier limit stayed.
     #[test]
-    fn what_the_core_asks_for_at_once_meets_the_containers_of_before() {
+    fn recovered_containers_are_known_before_resize() {
         let container = key().container;
         let live = LiveContainer {
             run: Arc::new(key()),

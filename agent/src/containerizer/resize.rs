@@ -264,7 +264,7 @@ mod tests {
     /// Regression: when the disk of an existing volume hung, the container waited for ever, and so did the ends of its
     /// tasks.
     #[tokio::test(start_paused = true)]
-    async fn a_container_waits_for_the_disks_of_further_volumes_alone() {
+    async fn resize_waits_only_for_new_disks() {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(&dir.path().join("w"));
         let (places, [had, new]) = silent_disk(&dir.path().join("disk"), ["a", "b"]);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_resize_that_fails_is_tried_again_and_told_when_it_never_works() {
+    async fn failed_resize_is_retried_then_reported() {
         assert_eq!(tried(0).await, (1, Ok(()), Duration::ZERO));
         assert_eq!(tried(1).await, (2, Ok(()), PAUSE));
         assert_eq!(

@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thaw_that_failed_is_tried_again_unless_something_newer_was_asked_for() {
+    fn failed_thaw_yields_to_newer_request() {
         let [still, held] = ["still", "held"].map(|id| ContainerId::new(id).unwrap());
         let mut pending = PendingThrottle::default();
         pending.frozen.insert(held.clone(), true);
@@ -332,7 +332,7 @@ mod tests {
 
     /// Regression: a launch into a container frozen meanwhile hung until its timeout.
     #[test]
-    fn a_container_is_frozen_once_nothing_is_launched_in_it() {
+    fn freeze_waits_for_the_launch() {
         let container = ContainerId::new("c").unwrap();
         let mut pending = PendingThrottle::default();
         let written = |pending: &mut PendingThrottle| {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn one_writer_at_a_time_tries_again() {
+    fn only_one_writer_retries() {
         let mut retries = Retries::default();
         assert!(retries.note(false, true));
         // Two other requests during the retry of the first: one fails as well, and one succeeds.

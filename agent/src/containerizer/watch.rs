@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_container_at_its_limit_costs_a_few_looks_a_second() {
+    async fn looks_at_a_limit_are_paced() {
         let second = Duration::from_secs(1);
         assert_eq!(looks_within(second, PACE_V2, true).await, 4);
         // The first look, and the looks for two events.
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn limits_are_looked_at_when_events_cannot_be_waited_for_any_more() {
+    async fn failed_event_watch_becomes_polling() {
         let mut looks = 0;
         let look = || {
             looks += 1;

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uptimes_count_over_restarts_and_not_over_reboots() {
+    fn uptime_spans_restarts_but_not_reboots() {
         const SECOND: Duration = Duration::from_secs(1);
         let at = |after: Duration| Now {
             moment: Moment::ORIGIN + after,

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_that_could_never_ask_for_its_path_is_refused() {
+    fn check_with_unusable_path_is_refused() {
         for path in [
             None,
             Some("/"),

@@ -433,7 +433,7 @@ mod tests {
 
     /// Regression: the core copied megabytes of labels ten times a second.
     #[test]
-    fn a_check_copies_no_more_of_its_task_than_it_needs() {
+    fn check_copies_only_needed_task_parts() {
         let label = pb::Label {
             key: "k".to_owned(),
             value: None,

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_without_sense_are_refused_and_endless_ones_are_none() {
+    fn invalid_limits_refused_infinite_limits_dropped() {
         let resources = Resources::parse("cpus:0.5;mem:64", &Default::default()).expect("sound");
         let all = Enforceable {
             cpus: true,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_has_the_sum_and_a_ceiling_only_if_somebody_set_one() {
+    fn group_sums_requests_and_set_ceilings() {
         let sum = combined([of(100, None), of(500, None)]);
         assert_eq!(sum, of(600, None));
         let limited = combined([of(100, None), of(500, Some(Limit::At(900)))]);

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_epoch_of_the_same_cluster_is_never_obeyed() {
+    fn lower_epoch_is_never_obeyed() {
         let mut epochs = obeying(7);
         let lower = master("a", 6);
         let refused = |is_news| Decision::Drop {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_master_above_what_was_obeyed_raises_it() {
+    fn only_higher_epoch_is_a_rise() {
         let epochs = obeying(7);
         assert!(epochs.is_raised_by(master("a", 8)));
         assert!(!epochs.is_raised_by(master("a", 7)));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn of_another_cluster_or_none_only_what_was_heard_of_late_counts() {
+    fn foreign_epoch_yields_after_silence() {
         for other in ["b", ""] {
             let mut epochs = obeying(7);
             let refused = Decision::Drop {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_counts_until_the_agent_is_registered_with_another() {
+    fn cluster_counts_until_new_registration() {
         let mut epochs = obeying(7);
         epochs.decide(at(1) + LATE, master("", 3));
         assert!(!epochs.keep(master("", 3)), "an older master names none");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_none_is_not_kept() {
+    fn invalid_cluster_id_is_not_kept() {
         let long = "x".repeat(ID_BYTES_MAX + 1);
         let mut epochs = Epochs::default();
         assert!(!epochs.keep(master(&long, 1)));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_could_be_heard_is_not_silence() {
+    fn pause_of_agent_is_not_silence() {
         let mut epochs = obeying(7);
         epochs.paused(at(1) + LATE, LATE);
         let lower = master("b", 3);
@@ -287,7 +287,7 @@ mod tests {
     proptest! {
         /// This holds for any messages of masters and any number of restarts of the agent.
         #[test]
-        fn the_epoch_of_a_cluster_never_falls(
+        fn epoch_of_a_cluster_never_falls(
             frames in prop::collection::vec(
                 (0_u64..200, 0..3_usize, 0_u64..8, any::<bool>(), any::<bool>()), 1..64
             ),

@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_executor_does_not_date_its_updates_ahead_of_the_clock() {
+    fn update_times_are_not_future() {
         let now = Duration::from_secs(1_795_226_383);
         let at = now.as_secs_f64();
         for believed in [0.0, 1.5, at - 86_400.0, at, at + 59.0] {

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_has_of_the_volumes_around_it_those_that_it_looks_into() {
+    fn task_sees_only_needed_parent_volumes() {
         let volumes: Vec<_> = (0..1000)
             .map(|number| disk(&number.to_string(), &format!("v/{number}")))
             .chain([disk("whole", "v"), disk("again", "./v/7"), disk("x", "/x")])

@@ -581,7 +581,7 @@ mod tests {
 
     /// Earlier versions recorded only the wall clock, and uptimes of different boots are never compared.
     #[test]
-    fn a_record_without_an_uptime_of_this_boot_counts_by_the_wall_clock() {
+    fn record_without_uptime_uses_wall_clock() {
         let boot_clock = BootClock::new(BootId::from_text("b"), 100 * SECOND);
         let asked = KillRequested {
             grace_ns: 10_000_000_000,

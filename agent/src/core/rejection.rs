@@ -166,7 +166,7 @@ mod tests {
 
     /// Regression: a group whose tasks share a volume was refused, since each task counted.
     #[test]
-    fn a_volume_that_tasks_share_is_one_of_their_container() {
+    fn shared_volume_counts_once_per_container() {
         let (_, [volume]) = silent_disk(std::path::Path::new("/disk"), ["a"]);
         let at = |number: usize| {
             let mut volume = volume.clone();

@@ -89,13 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_one_frame() {
+    fn small_reregistration_is_one_frame() {
         let whole = holding(100, 100);
         assert_eq!(divide(whole.clone()), [Message::Reregister(whole)]);
     }
 
     #[test]
-    fn what_does_not_fit_is_told_in_parts_and_nothing_is_lost_or_doubled() {
+    fn large_reregistration_is_split_losslessly() {
         for (tasks, bytes) in [(11, 6 << 20), (30_000, 1000), (3, 3 << 20)] {
             let mut frames = divide(holding(tasks, bytes));
             let Some(Message::Reregister(last)) = frames.pop() else {

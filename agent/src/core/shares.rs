@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn one_framework_leaves_room_to_others_and_all_together_are_bounded() {
+    fn framework_share_and_total_are_bounded() {
         let mut shares = Shares::new(6400, 4800);
         let [a, b] = ["a", "b"].map(framework);
         shares.add(&a, 4800);

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timers_of_a_container_go_with_it() {
+    fn container_timers_end_with_it() {
         let id = |name| ContainerId::new(name).expect("an id");
         let at = |seconds: u64| Moment::from_nanos(seconds * 1_000_000_000);
         let mut timers = Timers::default();

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn stuck_file_ends_the_fetch_after_the_stall_timeout() {
+    fn stalled_file_ends_the_fetch() {
         let (watch, cancel) = watch(Duration::from_millis(300));
         cancel.set_local(true);
         let (_answer, work) = stuck();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_is_slow_to_begin_is_left_to_its_client() {
+    fn slow_server_start_is_not_stalled() {
         let (watch, _cancel) = watch(Duration::ZERO);
         let work = Abandonable::start("test", || std::thread::sleep(3 * LOOK_INTERVAL));
         let waited = work.expect("a thread").wait(&watch);

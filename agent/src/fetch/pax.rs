@@ -154,7 +154,7 @@ mod tests {
     /// Files of 8 GiB and more have such headers. Regression: these files were extracted empty, and the later entries
     /// not at all.
     #[test]
-    fn the_size_in_an_extended_header_counts() {
+    fn extended_header_size_counts() {
         let fixture = Fixture::new();
         let first = behind_pax(&pax_record("size", b"5"), "first", "zeros", 0);
         let archive = [first, tar_of(&[(Regular, "second", "text")])].concat();
@@ -167,7 +167,7 @@ mod tests {
 
     /// Extended attributes, which tar writes with `--xattrs`, and the tar of macOS always.
     #[test]
-    fn records_that_are_not_understood_may_hold_any_bytes_of_any_length() {
+    fn unknown_records_hold_any_bytes() {
         let attributes = [
             pax_record("SCHILY.xattr.user.b", b"\xff\n=\xfe\0 12 path=x\n"),
             pax_record("SCHILY.xattr.user.long", &vec![0xfe; 70_000]),
@@ -186,7 +186,7 @@ mod tests {
 
     /// The data of a sparse file begins with a map, and its real name is in a record.
     #[test]
-    fn sparse_files_are_refused_in_every_dialect() {
+    fn sparse_files_are_refused() {
         let records = [
             pax_record("GNU.sparse.major", b"1"),
             pax_record("GNU.sparse.name", b"disk.img"),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn extended_headers_that_make_no_sense_are_damage() {
+    fn invalid_extended_headers_are_damage() {
         let long = pax_record("path", "n".repeat(70_000).as_bytes());
         for (records, expected) in [
             (&b"x path=y\n"[..], "something else than records"),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_read_with_sign_and_fraction() {
+    fn timestamps_keep_sign_and_fraction() {
         for (text, moment) in [
             ("0", Some((0, 0))),
             ("12.5", Some((12, 500_000_000))),

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unusable_proxy_is_an_error_without_its_password() {
+    fn proxy_error_hides_the_password() {
         for proxy in [
             "socks5://ann:secret@h",
             "http://ann:secret@",
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_to_a_proxy_names_the_whole_url() {
+    fn proxy_request_names_whole_url() {
         let url = Uri::from_static("http://ann:pw@host:81/a?b");
         let head = b"GET /a?b HTTP/1.1\r\nHost: host:81\r\n\r\n";
         let absolute = in_absolute_form(head, &url, Some("Basic YTpi"));

@@ -123,7 +123,7 @@ fn gz(bytes: &[u8]) -> Vec<u8> {
 use tar::EntryType::{Directory, Link, Regular, Symlink};
 
 #[test]
-fn a_tar_is_unpacked_with_its_folders_links_and_permissions() {
+fn tar_keeps_folders_links_permissions() {
     let fixture = Fixture::new();
     let long = format!("{}/file", "d".repeat(90));
     let archive = tar_of(&[
@@ -147,7 +147,7 @@ fn a_tar_is_unpacked_with_its_folders_links_and_permissions() {
 }
 
 #[test]
-fn names_longer_than_a_header_are_read_in_both_dialects() {
+fn long_names_work_in_both_dialects() {
     for pax in [false, true] {
         let fixture = Fixture::new();
         let name = format!("{}/{}", "a".repeat(120), "b".repeat(120));
@@ -171,7 +171,7 @@ fn names_longer_than_a_header_are_read_in_both_dialects() {
 }
 
 #[test]
-fn a_zip_and_a_plain_gz_are_unpacked() {
+fn zip_and_gz_are_unpacked() {
     let fixture = Fixture::new();
     let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     let options = zip::write::SimpleFileOptions::default().unix_permissions(0o700);
@@ -192,7 +192,7 @@ fn a_zip_and_a_plain_gz_are_unpacked() {
 }
 
 #[test]
-fn what_leads_out_of_the_sandbox_is_refused_and_nothing_is_written_there() {
+fn tar_escaping_the_sandbox_is_refused() {
     let outside = "/tmp/meseta-fetch-test-escape";
     for entries in [
         vec![(Regular, "../escaped", "x")],
@@ -231,7 +231,7 @@ fn what_leads_out_of_the_sandbox_is_refused_and_nothing_is_written_there() {
 }
 
 #[test]
-fn a_zip_that_leads_out_is_refused() {
+fn zip_escaping_the_sandbox_is_refused() {
     for name in [
         "../escaped",
         "/tmp/meseta-fetch-test-escape",
@@ -297,7 +297,7 @@ fn bombs_end_at_their_limits() {
 
 /// Regression: a source without an end filled the node's disk, beyond the task's disk limit.
 #[test]
-fn what_is_written_ends_at_the_containers_disk() {
+fn fetch_ends_at_containers_disk_limit() {
     let limits = Limits {
         disk: Some(1 << 20),
         ..Limits::default()
@@ -340,7 +340,7 @@ fn what_is_written_ends_at_the_containers_disk() {
 
 /// Regression: bytes skipped by the library neither counted nor ended when the container was killed.
 #[test]
-fn bombs_in_what_is_skipped_end_at_their_limits() {
+fn bombs_in_skipped_entries_are_limited() {
     let limits = Limits {
         bytes: 1 << 20,
         ..Limits::default()
@@ -384,7 +384,7 @@ impl std::io::Read for KilledMeanwhile {
 }
 
 #[test]
-fn a_kill_ends_what_is_skipped_too() {
+fn kill_ends_skipped_entries() {
     let fixture = Fixture::new();
     let header = header(tar::EntryType::XGlobalHeader, "skipped", 1 << 50);
     let mut budget = super::Budget {
@@ -404,7 +404,7 @@ fn a_kill_ends_what_is_skipped_too() {
 
 /// Regression: compressed data without any output was never charged, and was read to its end after a kill.
 #[test]
-fn a_kill_ends_what_yields_nothing_too() {
+fn kill_ends_empty_compressed_streams() {
     let fixture = Fixture::new();
     let sandbox = super::Folder::open(&fixture.sandbox(), Path::new("")).expect("a folder");
     let nothing = fixture.give("nothing", &gz(b"").repeat(1_000));
@@ -423,7 +423,7 @@ fn a_kill_ends_what_yields_nothing_too() {
 }
 
 #[test]
-fn damaged_archives_are_refused_without_a_panic() {
+fn damaged_archives_are_refused_without_panic() {
     let archive = gz(&tar_of(&[(Regular, "file", "text")]));
     for end in [0, 5, archive.len() / 2, archive.len() - 1] {
         for name in ["a.tgz", "a.zip", "a.txz", "a.tbz2"] {
@@ -435,7 +435,7 @@ fn damaged_archives_are_refused_without_a_panic() {
 }
 
 #[test]
-fn executables_are_not_unpacked_and_names_can_be_chosen() {
+fn executables_stay_packed_under_chosen_name() {
     let fixture = Fixture::new();
     let archive = gz(&tar_of(&[(Regular, "file", "text")]));
     let executable = Uri {
@@ -457,7 +457,7 @@ fn executables_are_not_unpacked_and_names_can_be_chosen() {
 }
 
 #[test]
-fn sources_that_are_none_are_refused_with_the_reason() {
+fn invalid_sources_are_refused() {
     let fixture = Fixture::new();
     let folder = fixture.dir.path().display().to_string();
     for (value, why) in [
@@ -488,7 +488,7 @@ fn sources_that_are_none_are_refused_with_the_reason() {
 }
 
 #[test]
-fn a_fetch_that_nobody_wants_any_more_stops() {
+fn abandoned_fetch_stops() {
     let fixture = Fixture::new();
     let request = fixture.request(fixture.give("a", b"text"));
     request.cancel.cancel();
@@ -519,7 +519,7 @@ const NOTHING: &str = "";
 const HALF_A_FILE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf";
 
 #[test]
-fn a_source_that_sends_nothing_ends_the_fetch_with_that_reason() {
+fn silent_source_ends_the_fetch() {
     for sent in [NOTHING, HALF_A_FILE] {
         let fixture = Fixture::new();
         let (uri, _taken) = silent_after(sent);
@@ -534,7 +534,7 @@ fn a_source_that_sends_nothing_ends_the_fetch_with_that_reason() {
 }
 
 #[test]
-fn a_fetch_that_waits_for_its_source_is_stopped_at_once() {
+fn fetch_awaiting_source_stops_at_once() {
     // The last answer has no length: the end of the connection must not count as the end of the file.
     let endless = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf";
     for sent in [NOTHING, HALF_A_FILE, endless] {
@@ -560,7 +560,7 @@ fn a_fetch_that_waits_for_its_source_is_stopped_at_once() {
 }
 
 #[test]
-fn what_the_agent_has_open_and_what_is_its_own_is_not_fetched() {
+fn agents_own_files_are_not_fetched() {
     use std::os::fd::AsRawFd as _;
     let fixture = Fixture::new();
     let own = fixture.dir.path().join("own");
@@ -604,7 +604,7 @@ fn what_the_agent_has_open_and_what_is_its_own_is_not_fetched() {
 
 /// Runs as root only: other users cannot switch users.
 #[test]
-fn local_files_are_read_as_the_owner_with_its_groups() {
+fn local_files_are_read_as_owner() {
     use std::os::unix::fs::{PermissionsExt as _, chown};
     if !rustix::process::geteuid().is_root() {
         return;

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_and_times_are_those_of_the_archive() {
+    fn modes_and_times_match_archive() {
         let fixture = Fixture::new();
         let entries = [
             (Kind::Directory, "closed/", 0o500),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn archives_are_known_by_what_they_hold() {
+    fn archives_are_detected_by_content() {
         use std::io::Write as _;
         let tar = archive(&[(Kind::Regular, "file", 0o644)]);
         let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_is_asked_of_a_proxy_without_connect() {
+    fn plain_http_uses_proxy_without_connect() {
         let (address, serving) = proxy(&[
             "HTTP/1.1 302 Found\r\nLocation: http://other.invalid/b\r\nContent-Length: 0\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\ntext",
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn https_asks_a_proxy_for_a_tunnel() {
+    fn https_uses_connect_through_proxy() {
         let (address, serving) = proxy(&["HTTP/1.1 403 Forbidden\r\n\r\n"]);
         let (_fixture, fetched) = fetch_through(&address, "https://host.invalid/a");
         let error = fetched.expect_err("refused");
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_a_proxy_that_does_not_end_is_refused() {
+    fn endless_proxy_answer_is_refused() {
         const ENDLESS: &str = concat!("HTTP/1.1 200 OK\r\nX: ", "\r\n");
         let (address, serving) = proxy(&[ENDLESS]);
         let (_fixture, fetched) = fetch_through(&address, "https://host.invalid/a");

@@ -66,7 +66,7 @@ mod tests {
 
     /// Regression: the checkpoints of former agents stayed for ever.
     #[test]
-    fn checkpoints_of_an_agent_of_before_go_after_its_sandboxes_and_its_succession() {
+    fn former_agents_checkpoints_go_last() {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(dir.path());
         let id = |text: &str| AgentId::new(text).expect("an id");

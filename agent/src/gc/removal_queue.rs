@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frameworks_take_turns_a_few_at_a_time_and_each_once() {
+    fn frameworks_take_bounded_turns_once() {
         let mut queue = RemovalQueue::default();
         for framework in 0..FRAMEWORKS_AT_ONCE + 2 {
             let framework = PathBuf::from(format!("/{framework}"));

@@ -331,7 +331,7 @@ mod tests {
     use crate::service::executor_streams::ExecutorStreams;
 
     #[tokio::test]
-    async fn an_ended_stream_is_forwarded_no_more_though_nobody_reads() {
+    async fn ended_stream_stops_forwarding() {
         let streams = ExecutorStreams::new(48 << 20);
         let (connection, events) = streams.open();
         let (sender, mut records) = mpsc::channel(1);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_subscriber_repeats_takes_room_as_well() {
+    fn resent_updates_take_room() {
         let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
         let update = call::Update {
             status: pb::TaskStatus {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_repeats_no_more_of_an_id_than_ids_have() {
+    fn error_truncates_quoted_ids() {
         let executor = |letter: &str| pb::ExecutorId {
             value: letter.repeat(7_900),
         };

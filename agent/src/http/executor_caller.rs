@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callers_without_a_token_share_one_part_of_the_room() {
+    fn tokenless_callers_share_one_part() {
         let local = |cgroup| {
             ExecutorCaller::Local(SocketOwner {
                 uid: 1000,

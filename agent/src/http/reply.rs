@@ -281,7 +281,7 @@ mod tests {
 
     /// Regression: the callback wrapped a copy that was not charged.
     #[test]
-    fn an_answer_counts_until_it_is_sent_in_a_callback_too() {
+    fn callback_answer_counts_until_sent() {
         const BYTES: usize = 2 * COUNTED_ANSWER_BYTES;
         for uri in ["/state", "/state?jsonp=call"] {
             let budget = Budget::new(3 * COUNTED_ANSWER_BYTES);

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_route_is_in_the_reference_and_nothing_else_is() {
+    fn every_route_is_in_the_reference() {
         let page = include_str!("../../../docs/endpoints.md");
         let of_agent = page.split("## Agent").nth(1).expect("a part");
         let of_agent = of_agent.split("\n## ").next().expect("a part");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_get_endpoints_names_is_known_to_the_rules() {
+    fn get_endpoints_paths_are_known() {
         for route in ROUTES.list {
             if let Need::Permission(Action::GetEndpoint, path) = route.need {
                 assert!(PATHS.contains(&path.expect("a path")), "{}", route.path);

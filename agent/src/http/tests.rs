@@ -195,7 +195,7 @@ fn snapshot(run: &Arc<RunKey>) -> Snapshot {
 }
 
 #[tokio::test]
-async fn the_token_of_an_executor_is_taken_from_this_machine_only() {
+async fn executor_token_works_only_locally() {
     let agent = TestAgent::exposed();
     let here = agent.call_with_token("127.0.0.1:9").await;
     assert_eq!(here, StatusCode::OK);
@@ -228,7 +228,7 @@ fn caller_with(acl: &str, user: &str) -> Caller {
 }
 
 #[tokio::test]
-async fn another_users_session_is_neither_its_executors_nor_of_those_with_rights_for_that_one() {
+async fn attach_input_needs_executor_or_user() {
     let agent = TestAgent::exposed();
     let mut running = Vec::new();
     for (name, user) in [("own", "nobody"), ("operators", "root")] {
@@ -258,7 +258,7 @@ async fn another_users_session_is_neither_its_executors_nor_of_those_with_rights
 }
 
 #[tokio::test]
-async fn large_answers_are_compressed_for_those_who_ask() {
+async fn large_answers_are_compressed_on_request() {
     use http_body_util::BodyExt as _;
     let agent = TestAgent::open();
     let ask = async |path: &str, encoding: &str| {
@@ -281,7 +281,7 @@ async fn large_answers_are_compressed_for_those_who_ask() {
 }
 
 #[tokio::test]
-async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
+async fn gzip_bodies_respect_body_limits() {
     use std::io::Write as _;
     let agent = TestAgent::open();
     let gzip = |plain: &[u8]| {
@@ -329,7 +329,7 @@ async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
 
 /// The executor of the run is known, but nothing is on disk.
 #[tokio::test]
-async fn the_file_of_a_run_whose_sandbox_is_not_made_yet_is_not_found() {
+async fn unmade_sandbox_is_not_found() {
     let agent = TestAgent::exposed();
     for (user, run, expected) in [
         ("nobody", "latest", StatusCode::NOT_FOUND),
@@ -557,7 +557,7 @@ fn frames(body: &[u8], bytes_each: usize) -> Vec<Bytes> {
 
 /// Clients without record support, such as `curl --data-binary`, and proxies send such frames.
 #[tokio::test]
-async fn input_goes_on_however_its_frames_end_within_records() {
+async fn input_may_split_within_records() {
     const RECORD_BYTES: usize = 200_000;
     let agent = TestAgent::exposed();
     let owner = memory_owner(&Caller::of_executor("outer".to_owned(), None));
@@ -568,7 +568,7 @@ async fn input_goes_on_however_its_frames_end_within_records() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_types_slowly_is_not_given_up_where_frames_end_within_records() {
+async fn slow_split_input_stays_open() {
     let agent = TestAgent::exposed();
     let body = input_body(10, 100);
     let frames = frames(&body, body.len() / 9);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_to_a_master_that_does_not_read_are_dropped_and_counted() {
+    async fn unread_messages_to_master_are_dropped() {
         let (outgoing, mut queue, _told, dropped) = both();
         for _ in 0..100 {
             assert!(outgoing.send(message(MIB)));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn updates_that_find_no_room_are_named_when_there_is_some() {
+    async fn unsent_updates_are_named_later() {
         let (outgoing, mut queue, mut told, _) = both();
         for number in 0..30 {
             assert!(outgoing.send(update(&format!("t{number:02}"), MIB)));
@@ -234,7 +234,7 @@ mod tests {
 
     /// As many streams wait when a framework has acknowledged nothing for long.
     #[tokio::test]
-    async fn short_updates_leave_places_to_what_cannot_wait() {
+    async fn short_updates_leave_reserved_places() {
         let (outgoing, mut queue, mut told, _) = both();
         const UPDATES: usize = FRAMES_MAX + 5000;
         for number in 0..UPDATES {

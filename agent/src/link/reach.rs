@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_out_of_reach_from_another_machine() {
+    fn loopback_is_unreachable_from_elsewhere() {
         let ip = |text: &str| -> IpAddr { text.parse().expect("an address") };
         let here = ["127.0.0.1", "::1", "10.0.0.7"].map(ip);
         let is_here = |ip: IpAddr| here.contains(&ip);

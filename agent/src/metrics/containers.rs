@@ -255,7 +255,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn values_are_escaped_and_what_is_unknown_is_left_out() {
+    fn values_are_escaped_unknown_omitted() {
         let sample = sample();
         let mut out = String::new();
         let labels = labels(&[("id", "a\"b\\c\nd"), ("role", "")]);
@@ -278,7 +278,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_series_belongs_to_a_listed_family_and_families_stand_together() {
+    fn every_series_has_its_family() {
         let mut seen: Vec<&str> = Vec::new();
         for series in SERIES {
             assert!(families().any(|(name, _)| name == series.family));

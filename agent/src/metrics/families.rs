@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_and_nothing_else_end_in_total() {
+    fn only_counters_end_in_total() {
         let page = include_str!("../../../docs/metrics.md");
         let page = page.split("## `meseta agent`").nth(1).unwrap_or_default();
         let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dashboard_shows_what_there_is() {
+    fn dashboard_uses_existing_metrics() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/grafana/nodes.json");
         let text = std::fs::read_to_string(path).expect("the dashboard");
         let _: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -120,7 +120,7 @@ mod tests {
     /// Regression: the series of a container end with it, and a memory kill ends most containers, so that panels showed
     /// none.
     #[test]
-    fn panels_on_memory_that_ran_out_know_of_containers_that_are_gone() {
+    fn memory_panels_count_ended_containers() {
         let text = include_str!("../../../docs/grafana/nodes.json");
         let page: serde_json::Value = serde_json::from_str(text).expect("JSON");
         let panels = page["panels"].as_array().expect("panels");

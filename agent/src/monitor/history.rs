@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_point_goes_and_what_is_absent_stays_absent() {
+    fn oldest_point_goes_absent_stays_absent() {
         let mut history = History::default();
         for at in 0..100 {
             history.push(&usage(at, (at != 50).then_some(1.0)));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_over_what_is_known() {
+    fn rates_use_known_points() {
         let mut history = History::default();
         assert_eq!(history.cpus_over(Duration::from_secs(10)), None);
         for (at, cpu) in [
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_begins_anew() {
+    fn clock_set_back_restarts_history() {
         let mut history = History::default();
         history.push(&usage(100, Some(1.0)));
         history.push(&usage(50, Some(2.0)));

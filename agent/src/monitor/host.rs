@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_read_again_through_the_same_descriptors() {
+    fn reread_host_keeps_its_descriptors() {
         let proc = fixture(&[
             (
                 "stat",
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_garbage_is_absent() {
+    fn missing_or_invalid_values_are_absent() {
         let proc = fixture(&[
             ("stat", "cpu  1 2 x 4\nintr 1\n"),
             ("loadavg", "potatoes\n"),

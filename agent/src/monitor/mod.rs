@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_containers_use_is_added_up_without_those_inside_others() {
+    fn usage_sum_excludes_nested_containers() {
         let samples = Samples::default();
         assert_eq!(samples.usage(), None);
         let sample = |at_secs: u32, cpus: f64, rss_bytes| {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_closely_makes_sweeps_come_sooner_never_later() {
+    fn watchers_only_speed_up_sweeps() {
         let samples = Samples::default();
         let usual = Duration::from_secs(1);
         let half = Duration::from_millis(500);

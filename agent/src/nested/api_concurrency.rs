@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn launches_of_a_framework_wait_for_its_own_only() {
+    async fn launches_wait_within_their_framework() {
         let turns = ApiConcurrency::default();
         let [busy, other] = ["busy", "other"].map(|id| FrameworkId::new(id).expect("valid"));
         let mut launches = Vec::new();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn removals_that_take_long_hold_up_their_framework_alone() {
+    async fn slow_removal_blocks_only_its_framework() {
         let turns = ApiConcurrency::default();
         let id = |number: usize| FrameworkId::new(&format!("slow-{number}")).expect("valid");
         let long = Duration::from_secs(3600);

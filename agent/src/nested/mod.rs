@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_begun_goes_to_its_end_though_nobody_waits() {
+    async fn begun_work_ends_without_its_caller() {
         let (go, going) = oneshot::channel::<()>();
         let (told, done) = oneshot::channel();
         let mut doing = Box::pin(to_its_end(async move {
@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_whose_caller_has_left_keeps_its_permit_and_its_id_until_its_end() {
+    fn abandoned_removal_keeps_permit_and_id() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .max_blocking_threads(1)
             .build()
@@ -687,7 +687,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_removal_that_waited_leaves_a_new_container_of_the_same_id() {
+    async fn waiting_removal_spares_new_container() {
         let removals = Removals::new();
         removals.launch_ended();
         let permits = (removals.take_permit().await, removals.take_permit().await);
@@ -706,7 +706,7 @@ mod tests {
 
     /// Regression: between the authorization of a call and its action the id was looked up once more.
     #[tokio::test]
-    async fn what_was_looked_up_is_no_other_that_has_its_id_later() {
+    async fn found_container_differs_from_successor() {
         let removals = Removals::new();
         removals.launch_ended();
         let found = removals.found();
@@ -754,7 +754,7 @@ mod tests {
 
     /// A launch under the id of a task's container fails, and the sandbox belongs to the task.
     #[test]
-    fn what_was_there_before_a_launch_stays_when_that_is_undone() {
+    fn undo_keeps_an_existing_sandbox() {
         let removals = Removals::new();
         let sandbox = || NestedSandbox::of(&removals.layout(), &removals.plan);
         let fresh = sandbox();

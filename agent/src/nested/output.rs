@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_readers_than_a_few_are_refused_until_one_goes() {
+    fn excess_readers_are_refused() {
         let output = Output::open();
         let attach = |_| output.attach().expect("not too many");
         let mut readers: Vec<_> = (0..READERS_MAX).map(attach).collect();

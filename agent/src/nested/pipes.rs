@@ -103,7 +103,7 @@ mod tests {
     /// Regression: each session that could not be launched left its folder in the runtime folder, so that one executor
     /// filled /run.
     #[tokio::test]
-    async fn pipes_that_come_to_nothing_leave_no_folder() {
+    async fn unused_pipes_leave_no_folder() {
         let dir = tempfile::tempdir().expect("a directory");
         let sessions = dir.path().join("sessions");
         let folder = sessions.join("outer+inner");

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn launches_that_never_come_to_be_leave_places_to_others() {
+    fn unfinished_launches_leave_others_room() {
         let mut all = TestTable::default();
         for framework in ["a", "b", "c"] {
             assert!(fill(&mut all, framework, None) >= 600);
@@ -202,14 +202,14 @@ mod tests {
 
     /// A launch with the id of a task's own container would fail, and the undo would affect that container.
     #[test]
-    fn the_id_of_a_tasks_own_container_is_taken() {
+    fn id_of_task_container_is_taken() {
         let mut all = TestTable::default();
         assert!(!reserve(&mut all, "a", "a+task"));
         assert!(reserve(&mut all, "a", "a+other"));
     }
 
     #[test]
-    fn ones_own_oldest_that_has_ended_goes_and_never_anothers() {
+    fn oldest_own_ended_entry_is_evicted() {
         let mut all = TestTable::default();
         // By name the last of them is the oldest.
         assert!(reserve(&mut all, "a", "z"));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_with_its_executor_makes_room() {
+    fn entries_of_ended_executor_make_room() {
         let mut all = TestTable::default();
         let kept = fill(&mut all, "gone", Some(true));
         assert!(kept > 1000);

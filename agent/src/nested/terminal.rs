@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_typed_is_echoed_and_the_size_is_told() {
+    async fn terminal_echoes_input_and_reports_size() {
         let size = WindowSize {
             rows: 24,
             columns: 80,

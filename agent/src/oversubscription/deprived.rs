@@ -249,13 +249,13 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_less_than_promised_and_waits_is_deprived() {
+    fn waiting_below_promise_is_deprived() {
         let value = after_a_minute("cpus:2", 0.6);
         assert!((49.0..=51.0).contains(&value), "{value}");
     }
 
     #[test]
-    fn who_gets_what_was_promised_is_not() {
+    fn usage_at_promise_is_not_deprived() {
         assert_eq!(after_a_minute("cpus:2", 2.0), 0.0);
         assert_eq!(after_a_minute("cpus:0.5", 1.5), 0.0);
     }
@@ -270,7 +270,7 @@ mod tests {
     }
     /// Regression: a task throttled by its own limit, on an idle machine, had all revocable work killed.
     #[test]
-    fn who_is_held_by_its_own_limit_is_not() {
+    fn own_limit_is_not_deprivation() {
         assert!(throttled_for_a_minute("cpus:1", 0.7, 0.52) < 0.01);
         assert!(throttled_for_a_minute("cpus:1", 0.7, 2.1) < 0.01, "on all");
         let both = throttled_for_a_minute("cpus:1", 0.7, 0.2);
@@ -279,7 +279,7 @@ mod tests {
 
     /// Regression: for one sweep the throttled time was unknown, and all the waiting was blamed on others.
     #[test]
-    fn limits_whose_figure_is_missing_are_no_reason_to_act() {
+    fn missing_limit_figures_cause_no_action() {
         let mut deprived = Deprived::default();
         for (second, throttled) in [Some(0.0), Some(0.5), None, Some(1.5), Some(0.2), Some(0.7)]
             .into_iter()
@@ -300,7 +300,7 @@ mod tests {
 
     /// Regression: a task at its own memory limit, in an executor below its limit, had revocable work killed.
     #[test]
-    fn limits_of_what_runs_inside_count_as_its_own() {
+    fn nested_limits_count_as_own() {
         let outer = ContainerId::new("c").unwrap();
         let inner = outer.child("task").unwrap();
         let deeper = inner.child("check").unwrap();

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_stands_for_ten_seconds_after_a_question_without_one() {
+    fn answer_stays_valid_ten_seconds() {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         let mut health = Health::default();
@@ -65,7 +65,7 @@ mod tests {
 
     /// Regression: with corrections every 30 s each answer was valid only for the first 10 seconds.
     #[test]
-    fn one_that_is_asked_seldom_and_answers_is_not_silent() {
+    fn rarely_asked_plugin_is_not_silent() {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         let mut health = Health::default();

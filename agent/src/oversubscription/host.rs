@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_read_from_files_and_a_missing_one_is_not_guessed() {
+    fn missing_machine_file_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = dir.path().join(name);

@@ -569,7 +569,7 @@ mod tests {
 
     /// Regression: a rarely queried controller never did anything, and nothing reported that.
     #[test]
-    fn an_interval_at_which_nothing_is_known_is_refused() {
+    fn interval_beyond_staleness_is_refused() {
         let read = |args: &[&str]| {
             let usual = ["agent", "--master=127.0.0.1:5050"];
             let line = Line::try_parse_from(usual.iter().chain(args)).expect("flags");

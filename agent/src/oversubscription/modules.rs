@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_told() {
+    fn module_errors_name_the_mistake() {
         for (text, told) in [
             ("{", "--modules is not JSON"),
             ("[]", "must be an object with libraries"),

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn every_failure_is_of_a_kind_that_is_counted_from_zero_on() {
+    fn every_failure_kind_is_counted() {
         let question = Question {
             usage: Arc::default(),
             allocated: Resources::default(),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_oversubscribed_is_garbage() {
+    fn invalid_oversubscription_is_garbage() {
         let oversubscribed = read(cpus(2.5)).unwrap().oversubscribable.unwrap();
         assert_eq!(oversubscribed.revocable().cpus().unwrap().to_f64(), 2.5);
         let regular = pb::Resource {
@@ -469,7 +469,7 @@ mod tests {
 
     /// Regression: containers that a silent controller had frozen stayed frozen for as long as the agent ran.
     #[test]
-    fn what_a_silent_controller_had_frozen_goes_on() {
+    fn containers_of_silent_controller_thaw() {
         let container = |executor: &str, frozen| ContainerUsage {
             container: Some(ContainerId::new(&format!("c-{executor}")).unwrap()),
             frozen,
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_is_larger_than_usual_is_named() {
+    fn oversized_question_is_named() {
         let refused = |executors: usize| {
             let executor = pb::resource_usage::Executor {
                 container_id: pb::ContainerId {

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readings_are_placed_on_the_clock_of_the_boot() {
+    fn readings_use_boot_clock() {
         let clocks = Clocks {
             boot: Duration::from_secs(100),
             unix: Duration::from_secs(1_000_000),

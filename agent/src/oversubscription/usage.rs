@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_is_told_whole_but_for_what_is_run() {
+    fn small_question_omits_only_executor_data() {
         let told = told(&[with_task(executor("e", 100, 10), "t", 10)]);
         let [one] = &told[..] else {
             panic!("{told:?}");
@@ -419,7 +419,7 @@ mod tests {
     /// Regression: the data of one framework about its executor and tasks made the message too large for any plug-in,
     /// and so disabled the controller for everybody.
     #[test]
-    fn no_framework_makes_the_question_too_large_for_a_plug_in() {
+    fn framework_cannot_oversize_the_question() {
         let mut executors = vec![executor("data", 5 * MIB, 5 * MIB)];
         for index in 0..2000 {
             let small = executor(&format!("e{index:04}"), 0, 4096);
@@ -455,7 +455,7 @@ mod tests {
 
     /// Regression: with 3,000 executors and more the message exceeded the limit of servers, and was never answered.
     #[test]
-    fn of_very_many_executors_it_is_told_what_they_use_and_no_more() {
+    fn many_executors_reduce_to_usage() {
         let told = |count: usize| {
             let executors: Vec<_> = (0..count)
                 .map(|index| {
@@ -523,7 +523,7 @@ mod tests {
 
     /// Regression: the labels of a reservation alone had the same effect.
     #[test]
-    fn no_reservation_makes_the_question_too_large_for_a_plug_in() {
+    fn reservations_cannot_oversize_the_question() {
         let mut large = executor("large", 0, 0);
         large.resources = reserved(4 * MIB);
         let mut small = executor("small", 0, 0);
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_machine_has_is_told_without_reservations_if_these_are_too_large() {
+    fn large_reservations_are_omitted_from_total() {
         let both = |label_bytes| {
             let unreserved = Resources::parse("cpus:2;mem:64", &Role::star()).unwrap();
             total(&(unreserved + reserved(label_bytes)))

@@ -41,7 +41,7 @@ fn read(world: &World, path: &str) -> Result<Vec<u8>, FilesError> {
 }
 
 #[test]
-fn real_and_virtual_paths_lead_to_the_same_file() {
+fn real_and_virtual_paths_are_equivalent() {
     let world = world();
     let real = world.sandbox.join("stdout");
     for path in [
@@ -56,7 +56,7 @@ fn real_and_virtual_paths_lead_to_the_same_file() {
 }
 
 #[test]
-fn nothing_outside_a_sandbox_has_a_path() {
+fn outside_files_have_no_path() {
     let world = world();
     let outside = world.dir.path().join("secret");
     for path in [
@@ -121,7 +121,7 @@ fn links_lead_nowhere_but_within() {
 }
 
 #[test]
-fn a_sandbox_that_is_itself_a_link_is_not_followed() {
+fn linked_sandbox_is_not_followed() {
     let world = world();
     let runs = world.sandbox.parent().expect("the runs");
     symlink(world.dir.path(), runs.join("c2")).expect("a link");
@@ -155,7 +155,7 @@ fn only_regular_files_are_read() {
 }
 
 #[test]
-fn reads_are_cut_to_the_file_and_to_the_limit() {
+fn reads_stop_at_file_and_limit() {
     let world = world();
     let size = usize::try_from(READ_BYTES_MAX).expect("small") * 2 + 10;
     std::fs::write(world.sandbox.join("big"), vec![b'x'; size]).expect("a file");
@@ -176,7 +176,7 @@ fn reads_are_cut_to_the_file_and_to_the_limit() {
 }
 
 #[test]
-fn a_file_is_known_by_whatever_name_it_has() {
+fn file_id_survives_rename() {
     let world = world();
     let id = |name: &str| {
         let chunk = world.sandboxes.read(&format!("{VIRTUAL}/{name}"), 0, None);
@@ -196,7 +196,7 @@ fn a_file_is_known_by_whatever_name_it_has() {
 }
 
 #[test]
-fn a_file_that_is_swapped_for_a_link_all_the_time_leaks_nothing() {
+fn swapped_link_leaks_nothing() {
     // For more reads set MESETA_RACE_READS=100000.
     let asked = std::env::var("MESETA_RACE_READS").ok();
     let reads: usize = asked.and_then(|text| text.parse().ok()).unwrap_or(20_000);
@@ -239,7 +239,7 @@ fn reader_of(users: &[&str]) -> Approver {
 /// The owners of files on disk decide, not the user of the current run: other runs of the executor, and tasks of a
 /// group, may have other users.
 #[test]
-fn files_are_read_by_whose_they_are() {
+fn files_are_read_by_owner() {
     let world = world();
     if !rustix::process::geteuid().is_root() {
         return;
@@ -309,7 +309,7 @@ fn files_are_read_by_whose_they_are() {
 
 /// Regression: a permitted client was refused if it read before the launch had made the sandbox.
 #[test]
-fn a_sandbox_that_is_not_there_yet_is_of_whom_its_run_is_launched_as() {
+fn unmade_sandbox_belongs_to_launch_user() {
     let world = world();
     let of_nobody = |users: &[&str]| {
         let sandboxes = world.sandboxes.clone();
@@ -336,7 +336,7 @@ fn a_sandbox_that_is_not_there_yet_is_of_whom_its_run_is_launched_as() {
 
 /// Regression: a path of a megabyte, most of it slashes, was repeated for each of ten thousand entries.
 #[test]
-fn a_listing_is_bounded_however_long_its_path_is() {
+fn listing_is_bounded_for_long_paths() {
     let world = world();
     let many = world.sandbox.join("many");
     std::fs::create_dir(&many).expect("a folder");

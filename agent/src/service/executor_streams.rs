@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_nobody_reads_are_dropped_and_the_stream_stays() {
+    fn unread_messages_are_dropped_stream_stays() {
         let streams = ExecutorStreams::new(48 * MIB);
         let (connection, mut events) = streams.open();
         for _ in 0..100 {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_not_read_ends_and_may_be_opened_again() {
+    fn unread_stream_ends_and_may_reopen() {
         let streams = ExecutorStreams::new(48 * MIB);
         let (connection, mut events) = streams.open();
         for _ in 0..100 {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn all_together_have_a_limit_and_whoever_has_most_goes() {
+    fn total_limit_ends_largest_stream() {
         let streams = ExecutorStreams::new(48 * MIB);
         let (patient, mut kept) = streams.open();
         streams.send(patient, error(1));

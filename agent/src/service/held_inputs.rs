@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn pings_overtake_launches_and_kills_do_not() {
+    fn pings_overtake_launches_kills_do_not() {
         let mut held = HeldInputs::default();
         assert!(held.hold(Input::Tick).is_none());
         assert!(held.hold(kill()).is_some() && held.hold(ping()).is_some());
@@ -281,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_and_a_ping_are_taken_while_nothing_is_held() {
+    fn kill_and_ping_pass_when_empty() {
         let mut held = HeldInputs::default();
         assert!(held.hold(kill()).is_some() && held.hold(ping()).is_some());
         assert!(held.is_empty());
     }
 
     #[test]
-    fn a_kill_overtakes_launches_of_other_tasks_that_need_no_executor_of_before() {
+    fn kill_overtakes_unrelated_launches() {
         let mut held = HeldInputs::default();
         assert!(held.hold(launch_of("a", true)).is_none());
         assert!(held.hold(launch_of("a", true)).is_none());
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_overtakes_a_change_of_the_connection() {
+    fn nothing_overtakes_connection_changes() {
         let mut held = HeldInputs::default();
         let link = LinkId(2);
         assert!(held.hold(Input::LinkUp { link, led: None }).is_none());
@@ -318,7 +318,7 @@ mod tests {
     /// Regression: nothing was throttled or evicted while the disk was behind, and all old requests were carried out
     /// later. The same happened once executors' updates had filled the room for held inputs.
     #[tokio::test(start_paused = true)]
-    async fn what_a_controller_asks_for_is_carried_out_at_once_or_never() {
+    async fn corrections_happen_at_once_or_never() {
         let (handle, mut mailbox) = mailbox();
         let mut held = HeldInputs::default();
         while !held.is_full() {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_and_what_overtakes_it_has_a_bound() {
+    fn held_and_overtaking_inputs_are_bounded() {
         let mut held = HeldInputs::default();
         while !held.is_full() {
             assert!(held.hold(Input::Tick).is_none());
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_master_says_has_room_of_its_own() {
+    fn master_inputs_have_own_room() {
         let mut held = HeldInputs::default();
         while !held.is_full_of_link() {
             assert!(held.hold(launch_of("a", true)).is_none());
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_dropped_and_hold_nobody_up() {
+    fn held_messages_are_dropped() {
         let dropped = Dropped::default();
         let mut held = HeldInputs::new(dropped.clone());
         assert!(held.hold(Input::Tick).is_none());

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nested_container_does_not_share_what_is_the_agents() {
+    fn nested_container_gets_own_namespaces() {
         for (linux, namespace) in [
             (
                 pb::LinuxInfo {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_allowed_or_makes_no_sense_is_refused() {
+    fn invalid_isolation_is_refused() {
         let seccomp = |name: Option<&str>, unconfined| pb::LinuxInfo {
             seccomp: Some(pb::SeccompInfo {
                 profile_name: name.map(str::to_owned),

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_gets_the_usual_limit_unless_it_asks() {
+    fn task_gets_default_limit_unless_set() {
         let nofile = |soft, hard| Rlimit {
             resource: NOFILE,
             soft,

@@ -15,7 +15,7 @@ use meseta_proto::recordio;
 use crate::Test;
 use crate::harness::World;
 
-pub(crate) const TESTS: &[Test] = tests![every_route_and_call_is_authenticated_and_authorized,];
+pub(crate) const TESTS: &[Test] = tests![every_route_and_call_needs_permission,];
 
 const OPEN_ROUTES: [&str; 2] = ["/health", "/version"];
 /// Answered to every authenticated principal, filtered by its permissions.
@@ -85,7 +85,7 @@ fn ask(world: &World, person: &Person, mut call: Call) -> Reply {
     answered.expect("an answer")
 }
 
-fn every_route_and_call_is_authenticated_and_authorized() {
+fn every_route_and_call_needs_permission() {
     let world = start();
     let people = people();
     for path in meseta_agent::routes().filter(|path| !path.starts_with("/api/")) {

@@ -7,11 +7,11 @@ use crate::Test;
 use crate::harness::{World, shell};
 
 pub(crate) const TESTS: &[Test] = tests![
-    calls_are_judged_as_mesos_judges_them,
+    calls_are_validated_as_in_mesos,
     answers_have_the_values_of_mesos,
 ];
 
-fn calls_are_judged_as_mesos_judges_them() {
+fn calls_are_validated_as_in_mesos() {
     let (world, _link) = World::registered(&[]);
     const JSON: Option<&str> = Some("application/json");
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));

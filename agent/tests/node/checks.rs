@@ -13,15 +13,15 @@ use crate::harness::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
-    root(a_command_check_sees_what_its_task_sees),
-    root(an_unhealthy_task_is_killed_and_told_unhealthy),
-    root(a_check_that_takes_too_long_is_ended_and_told_empty),
-    http_and_tcp_are_checked_where_the_task_listens,
-    a_look_over_the_network_needs_no_runtime_directory,
-    files_are_fetched_over_http_and_from_whom_the_agent_believes,
-    root(a_check_may_be_a_program_with_arguments),
-    root(what_a_check_prints_is_kept_to_its_size_and_out_of_the_tasks),
-    root(tasks_of_a_group_are_checked_each_for_itself),
+    root(command_check_runs_in_tasks_environment),
+    root(unhealthy_task_is_killed_as_unhealthy),
+    root(timed_out_check_reports_empty_status),
+    network_checks_run_in_tasks_network,
+    network_check_needs_no_runtime_directory,
+    files_are_fetched_from_trusted_servers,
+    root(check_runs_program_with_arguments),
+    root(check_output_is_bounded_and_separate),
+    root(group_tasks_have_separate_checks),
 ];
 
 fn health(text: &str) -> pb::HealthCheck {
@@ -72,7 +72,7 @@ fn command_check(text: &str, interval_seconds: f64) -> pb::CheckInfo {
     }
 }
 
-fn a_command_check_sees_what_its_task_sees() {
+fn command_check_runs_in_tasks_environment() {
     let (world, mut link) = World::registered(&[]);
     let mut task = shell("t", "echo made > marker; sleep 1000");
     command_of(&mut task).environment = Some(variable("OF_TASK", "yes"));
@@ -94,7 +94,7 @@ fn a_command_check_sees_what_its_task_sees() {
     assert_eq!(world.end(&mut link, "t").healthy, Some(true));
 }
 
-fn an_unhealthy_task_is_killed_and_told_unhealthy() {
+fn unhealthy_task_is_killed_as_unhealthy() {
     let (world, mut link) = World::registered(&[]);
     let mut task = shell("t", "exec sleep 1000");
     task.health_check = Some(health("exit 3").into());
@@ -102,7 +102,7 @@ fn an_unhealthy_task_is_killed_and_told_unhealthy() {
     assert_eq!(last.healthy, Some(false));
 }
 
-fn a_check_that_takes_too_long_is_ended_and_told_empty() {
+fn timed_out_check_reports_empty_status() {
     let (world, mut link) = World::registered(&[]);
     let mut task = shell("t", "exec sleep 1000");
     // Fast until the file exists.
@@ -141,7 +141,7 @@ fn serve(answer: &'static str) -> u16 {
     port
 }
 
-fn http_and_tcp_are_checked_where_the_task_listens() {
+fn network_checks_run_in_tasks_network() {
     let (world, mut link) = World::registered(&[]);
     let port = serve("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     let mut task = shell("http", "exec sleep 1000");
@@ -174,7 +174,7 @@ fn http_and_tcp_are_checked_where_the_task_listens() {
 }
 
 /// Regression: without a runtime directory no check ran, so that a task that had stopped listening counted as healthy.
-fn a_look_over_the_network_needs_no_runtime_directory() {
+fn network_check_needs_no_runtime_directory() {
     let (world, mut link) = World::registered(&[]);
     // The kernel accepts the connections.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -239,7 +239,7 @@ fn serve_over_tls(answer: &'static str) -> (u16, String) {
     (port, authority)
 }
 
-fn files_are_fetched_over_http_and_from_whom_the_agent_believes() {
+fn files_are_fetched_from_trusted_servers() {
     const PROGRAM: &str = "HTTP/1.1 200 OK\r\nContent-Length: 26\r\nConnection: close\r\n\r\n\
         #!/bin/sh\necho was fetched";
     let plain = format!("http://127.0.0.1:{}/bin/run.sh", serve(PROGRAM));
@@ -267,7 +267,7 @@ fn files_are_fetched_over_http_and_from_whom_the_agent_believes() {
     assert!(message.to_lowercase().contains("certificate"), "{message}");
 }
 
-fn a_check_may_be_a_program_with_arguments() {
+fn check_runs_program_with_arguments() {
     let (world, mut link) = World::registered(&[]);
     let mut task = shell("t", "exec sleep 1000");
     let mut check = health("");
@@ -283,7 +283,7 @@ fn a_check_may_be_a_program_with_arguments() {
     world.end(&mut link, "t");
 }
 
-fn tasks_of_a_group_are_checked_each_for_itself() {
+fn group_tasks_have_separate_checks() {
     let (world, mut link) = World::registered(&[]);
     // Each check runs in its task's sandbox: both files have the same name.
     let task = |id: &str, text: &str| {
@@ -323,7 +323,7 @@ fn tasks_of_a_group_are_checked_each_for_itself() {
 }
 
 /// Both write, and neither file exceeds its limit or loses a line to the other.
-fn what_a_check_prints_is_kept_to_its_size_and_out_of_the_tasks() {
+fn check_output_is_bounded_and_separate() {
     let (world, mut link) = World::registered(&[
         "--max_stderr_size=4KB",
         "--logrotate_stderr_options=rotate 1",

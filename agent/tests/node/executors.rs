@@ -23,14 +23,14 @@ use crate::harness::{
 pub(crate) const TESTS: &[Test] = tests![
     an_executor_speaks_json,
     an_executor_speaks_protobuf,
-    an_executor_lives_through_the_agents_restart,
-    root(an_executor_is_resized_where_an_isolator_was_added_later),
-    calls_of_executors_are_checked_in_mesoss_order,
-    root(a_group_shares_its_executors_sandbox_and_ends_with_it),
-    root(a_group_lives_through_the_agents_restart),
-    root(a_group_grows_where_an_isolator_was_added_later),
-    root(an_id_used_again_in_a_living_group_has_a_folder_of_its_own),
-    an_executor_that_subscribed_while_the_agent_stood_still_is_heard,
+    executor_survives_agent_restart,
+    root(executor_resizes_after_isolator_is_added),
+    executor_calls_are_validated_in_order,
+    root(group_shares_and_ends_with_executor),
+    root(group_survives_agent_restart),
+    root(group_grows_after_isolator_is_added),
+    root(reused_id_in_group_gets_folder),
+    subscription_during_agent_pause_is_heard,
 ];
 
 const EXECUTOR: &str = "executor-1";
@@ -187,7 +187,7 @@ fn converse(media: &str) {
 
 /// Regression: the end of one task of an executor ended its others, since the group for the new isolator's limit was
 /// missing.
-fn an_executor_is_resized_where_an_isolator_was_added_later() {
+fn executor_resizes_after_isolator_is_added() {
     let timeout = "--executor_reregistration_timeout=15secs";
     let (mut world, mut link) = World::registered(&[timeout, &fixed_port(), ISOLATION]);
     for (task, is_first) in [("a", true), ("b", false)] {
@@ -209,7 +209,7 @@ fn an_executor_is_resized_where_an_isolator_was_added_later() {
     );
 }
 
-fn an_executor_lives_through_the_agents_restart() {
+fn executor_survives_agent_restart() {
     let timeout = "--executor_reregistration_timeout=15secs";
     let (mut world, mut link) = World::registered(&[timeout, &fixed_port()]);
     world.running_in_executor(&mut link, custom("a", "json"), true);
@@ -223,7 +223,7 @@ fn an_executor_lives_through_the_agents_restart() {
     world.expect(&mut link, TaskKilled);
 }
 
-fn calls_of_executors_are_checked_in_mesoss_order() {
+fn executor_calls_are_validated_in_order() {
     let (world, _link) = World::registered(&[]);
     let url = world.url("/api/v1/executor");
     let post = |content_type: Option<&str>, body: &str| {
@@ -291,7 +291,7 @@ fn calls_of_executors_are_checked_in_mesoss_order() {
     assert_eq!(post(json, &call_of("HEARTBEAT")).0, 202);
 }
 
-fn a_group_shares_its_executors_sandbox_and_ends_with_it() {
+fn group_shares_and_ends_with_executor() {
     let (world, mut link) = World::registered(&[]);
     let first = shell("a", "echo one > made; sleep 0.1; pwd");
     // The file exists before its line, hence `grep`.
@@ -331,7 +331,7 @@ fn a_group_shares_its_executors_sandbox_and_ends_with_it() {
     });
 }
 
-fn a_group_lives_through_the_agents_restart() {
+fn group_survives_agent_restart() {
     let (mut world, mut link) = World::registered(&[]);
     let waits = shell("a", "until test -e go; do sleep 0.02; done; exit 0");
     world.run_group(&link, vec![waits, shell("b", "exec sleep 1000")]);
@@ -348,7 +348,7 @@ fn a_group_lives_through_the_agents_restart() {
 }
 
 /// Regression: nothing could be launched inside it any more, including sessions and checks.
-fn a_group_grows_where_an_isolator_was_added_later() {
+fn group_grows_after_isolator_is_added() {
     let (mut world, mut link) = World::registered(&[ISOLATION]);
     world.run_group(&link, vec![shell("a", "exec sleep 1000")]);
     for state in [TaskStarting, TaskRunning] {
@@ -376,7 +376,7 @@ fn with_another_isolator(world: &mut World) -> Link {
     world.start_again().0
 }
 
-fn an_id_used_again_in_a_living_group_has_a_folder_of_its_own() {
+fn reused_id_in_group_gets_folder() {
     let (world, mut link) = World::registered(&[]);
     let first = shell("a", "echo first");
     world.run_group(&link, vec![first, shell("b", "exec sleep 1000")]);
@@ -396,7 +396,7 @@ fn an_id_used_again_in_a_living_group_has_a_folder_of_its_own() {
 }
 
 /// The agent is stopped for longer than the registration timeout of executors, while an executor subscribes.
-fn an_executor_that_subscribed_while_the_agent_stood_still_is_heard() {
+fn subscription_during_agent_pause_is_heard() {
     let (world, mut link) = World::registered(&["--executor_registration_timeout=10secs"]);
     let mut task = custom("t", "json");
     let command = command_of(&mut task);

@@ -17,10 +17,10 @@ use crate::executors::{custom, executor_id};
 use crate::harness::{Link, World, command_of, framework_id, task_id, tasks_of, wait_for};
 
 pub(crate) const TESTS: &[Test] = tests![
-    root(large_updates_wait_for_each_other_and_none_is_lost),
-    root(messages_to_a_master_that_does_not_read_are_dropped),
-    root(messages_to_an_executor_that_does_not_read_are_dropped),
-    root(all_that_waits_at_once_stays_within_a_small_budget),
+    root(large_updates_wait_without_loss),
+    root(unread_messages_to_master_are_dropped),
+    root(unread_messages_to_executor_are_dropped),
+    root(all_backlogs_stay_within_small_budget),
 ];
 
 const MIB: usize = 1 << 20;
@@ -114,7 +114,7 @@ fn send_to_executor(world: &World, link: &Link, count: usize, bytes: usize) {
     }
 }
 
-fn large_updates_wait_for_each_other_and_none_is_lost() {
+fn large_updates_wait_without_loss() {
     const TASKS: usize = 11;
     let (mut world, mut link) = world(&[]);
     run_more(&world, &mut link, TASKS);
@@ -148,7 +148,7 @@ fn large_updates_wait_for_each_other_and_none_is_lost() {
     assert!(statuses.into_iter().all(|status| status.data.is_none()));
 }
 
-fn messages_to_a_master_that_does_not_read_are_dropped() {
+fn unread_messages_to_master_are_dropped() {
     let (world, mut link) = world(&[]);
     let before = peak_kib(&world);
     send_to_master(&world, 60, 4 * MIB);
@@ -172,7 +172,7 @@ fn messages_to_a_master_that_does_not_read_are_dropped() {
     assert_eq!(read + dropped, 60);
 }
 
-fn messages_to_an_executor_that_does_not_read_are_dropped() {
+fn unread_messages_to_executor_are_dropped() {
     let (world, link) = World::registered(&[]);
     // This executor never calls; the test calls in its place.
     let mut task = custom("a", "json");
@@ -214,7 +214,7 @@ fn messages_to_an_executor_that_does_not_read_are_dropped() {
 
 /// Unread messages to an executor and to the master, unacknowledged updates, incomplete calls of operators, and
 /// incomplete headers: each up to its limit.
-fn all_that_waits_at_once_stays_within_a_small_budget() {
+fn all_backlogs_stay_within_small_budget() {
     const BUDGET_KIB: u64 = 128 << 10;
     const TASKS: usize = 24;
     let (world, mut link) = world(&["--memory_budget=128MB"]);

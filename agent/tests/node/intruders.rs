@@ -23,12 +23,12 @@ use crate::executors::custom;
 use crate::harness::{FRAMEWORK, Link, World, by, command_of, shell, wait_for, with_uri};
 
 pub(crate) const TESTS: &[Test] = tests![
-    root(no_task_speaks_for_an_executor_that_is_not_its_own),
-    root(an_executor_is_known_by_its_token_which_nobody_else_sees),
-    root(executors_are_asked_nothing_where_the_operator_says_so),
+    root(task_cannot_act_for_foreign_executor),
+    root(executor_is_identified_by_secret_token),
+    root(executor_authentication_can_be_disabled),
     root(a_task_is_not_the_operator),
-    root(what_the_agent_asks_for_a_task_it_asks_as_the_task),
-    root(an_executor_nests_containers_in_its_own_as_itself),
+    root(agent_requests_use_tasks_identity),
+    root(executor_nests_containers_as_its_user),
 ];
 
 const NOBODY: u32 = 65_534;
@@ -206,7 +206,7 @@ fn token_of(world: &World) -> Option<String> {
     })
 }
 
-fn no_task_speaks_for_an_executor_that_is_not_its_own() {
+fn task_cannot_act_for_foreign_executor() {
     let (world, mut link) = world(&[]);
     let mut caller = Caller::new(&world);
     for user in ["nobody", "root"] {
@@ -233,7 +233,7 @@ fn no_task_speaks_for_an_executor_that_is_not_its_own() {
     world.expect_of(&mut link, "a", TaskKilled);
 }
 
-fn an_executor_is_known_by_its_token_which_nobody_else_sees() {
+fn executor_is_identified_by_secret_token() {
     let (world, mut link) = world(&[]);
     let token = token_of(&world).expect("a token");
     let mut caller = Caller::new(&world);
@@ -288,7 +288,7 @@ fn can_read(uid: u32, path: &Path) -> bool {
     status.expect("it runs").success()
 }
 
-fn executors_are_asked_nothing_where_the_operator_says_so() {
+fn executor_authentication_can_be_disabled() {
     let (world, mut link) = world(&["--authenticate_http_executors=false"]);
     assert_eq!(token_of(&world), None);
     let mut caller = Caller::new(&world);
@@ -329,7 +329,7 @@ fn a_task_is_not_the_operator() {
 }
 
 /// The agent itself makes HTTP checks and fetches, whose requests its own API would trust.
-fn what_the_agent_asks_for_a_task_it_asks_as_the_task() {
+fn agent_requests_use_tasks_identity() {
     let (world, mut link) = World::registered(&[]);
     let url = world.url("/state");
     let port = url.trim_end_matches("/state").rsplit(':').next();
@@ -384,7 +384,7 @@ fn nesting_executor(world: &World, body: &Value) -> pb::TaskInfo {
     task
 }
 
-fn an_executor_nests_containers_in_its_own_as_itself() {
+fn executor_nests_containers_as_its_user() {
     let (world, link) = World::registered(&[]);
     let launch = json!({
         "type": "LAUNCH_NESTED_CONTAINER",

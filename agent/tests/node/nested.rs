@@ -11,12 +11,12 @@ use crate::Test;
 use crate::harness::{Link, World, container_of, shell, wait_for};
 
 pub(crate) const TESTS: &[Test] = tests![
-    root(a_session_runs_where_its_task_runs_and_takes_input),
+    root(session_runs_with_task_and_input),
     root(a_session_ends_with_its_connection),
-    root(a_session_at_a_terminal_echoes_and_has_a_size),
-    root(a_nested_container_is_launched_waited_for_and_removed),
-    root(a_refused_nested_launch_leaves_nothing_and_its_id_is_free),
-    attaching_to_a_task_without_a_terminal_is_refused_as_mesos_does,
+    root(terminal_session_echoes_and_has_size),
+    root(nested_container_is_launched_and_removed),
+    root(refused_nested_launch_frees_its_id),
+    attach_without_terminal_is_refused,
 ];
 
 /// A running task that has made its file. Returns its container's id.
@@ -108,7 +108,7 @@ fn call(world: &World, kind: &str, id: &Value) -> (u16, Value) {
     (reply.status, text.unwrap_or(Value::Null))
 }
 
-fn a_session_runs_where_its_task_runs_and_takes_input() {
+fn session_runs_with_task_and_input() {
     let (world, mut link) = World::registered(&[]);
     let parent = with_task(&world, &mut link);
     let id = json!({"value": "session-1", "parent": parent});
@@ -147,7 +147,7 @@ fn a_session_runs_where_its_task_runs_and_takes_input() {
 
 /// Imitates the Mesos command line's `task exec -it`: a probe of the input, the window's size, input; and a second
 /// reader.
-fn a_session_at_a_terminal_echoes_and_has_a_size() {
+fn terminal_session_echoes_and_has_size() {
     let (world, mut link) = World::registered(&[]);
     let parent = with_task(&world, &mut link);
     let id = json!({"value": "session-1", "parent": parent});
@@ -212,7 +212,7 @@ fn a_session_ends_with_its_connection() {
     world.end(&mut link, "t");
 }
 
-fn a_nested_container_is_launched_waited_for_and_removed() {
+fn nested_container_is_launched_and_removed() {
     let (world, mut link) = World::registered(&[]);
     let parent = with_task(&world, &mut link);
     let id = json!({"value": "child", "parent": parent});
@@ -254,7 +254,7 @@ fn a_nested_container_is_launched_waited_for_and_removed() {
     world.end(&mut link, "t");
 }
 
-fn a_refused_nested_launch_leaves_nothing_and_its_id_is_free() {
+fn refused_nested_launch_frees_its_id() {
     let (world, mut link) = World::registered(&[]);
     let parent = with_task(&world, &mut link);
     let launch = |name: &str, command: Value, container: Value| {
@@ -301,7 +301,7 @@ fn a_refused_nested_launch_leaves_nothing_and_its_id_is_free() {
     world.end(&mut link, "t");
 }
 
-fn attaching_to_a_task_without_a_terminal_is_refused_as_mesos_does() {
+fn attach_without_terminal_is_refused() {
     let (world, mut link) = World::registered(&[]);
     let id = with_task(&world, &mut link);
     let body = json!({"type": "ATTACH_CONTAINER_OUTPUT",

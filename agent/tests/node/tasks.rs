@@ -16,12 +16,12 @@ use crate::harness::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_task_runs_and_its_output_can_be_read,
-    a_task_that_ignores_sigterm_is_gone_after_the_grace,
-    a_task_sees_its_own_environment_and_the_operators,
-    root(a_task_of_an_unknown_user_fails_with_the_cause),
-    limits_are_had_however_small_and_refused_by_name,
-    what_is_fetched_stays_within_an_enforced_disk,
+    task_runs_and_output_is_readable,
+    stubborn_task_is_killed_after_grace,
+    task_sees_own_and_operators_environment,
+    root(task_of_unknown_user_fails),
+    small_limits_work_invalid_are_refused,
+    fetch_stays_within_enforced_disk,
 ];
 
 fn sandbox_path(task: &str, file: &str) -> String {
@@ -35,7 +35,7 @@ fn stdout(world: &World, task: &str) -> String {
     read["data"].as_str().expect("text").to_owned()
 }
 
-fn a_task_runs_and_its_output_can_be_read() {
+fn task_runs_and_output_is_readable() {
     let (world, mut link) = World::registered(&[]);
     let text = "echo hello; cat /proc/self/cgroup; echo $$; sleep 0.1";
     world.run(&link, shell("t1", text));
@@ -84,7 +84,7 @@ fn a_task_runs_and_its_output_can_be_read() {
     assert_eq!(task["state"], "TASK_FINISHED", "{task}");
 }
 
-fn a_task_that_ignores_sigterm_is_gone_after_the_grace() {
+fn stubborn_task_is_killed_after_grace() {
     let (world, mut link) = World::registered(&[]);
     let text = "trap '' TERM; touch ready; while :; do sleep 0.1; done";
     world.running(&mut link, shell("deaf", text));
@@ -104,7 +104,7 @@ fn a_task_that_ignores_sigterm_is_gone_after_the_grace() {
 }
 
 /// The recorded environment is compared by name; these are the other variables.
-fn a_task_sees_its_own_environment_and_the_operators() {
+fn task_sees_own_and_operators_environment() {
     let (world, mut link) =
         World::registered(&["--executor_environment_variables={\"SITE\":\"here\"}"]);
     let mut task = shell("env", "env");
@@ -123,7 +123,7 @@ fn a_task_sees_its_own_environment_and_the_operators() {
     }
 }
 
-fn a_task_of_an_unknown_user_fails_with_the_cause() {
+fn task_of_unknown_user_fails() {
     let (world, mut link) = World::registered(&[]);
     world.run(&link, by("no-such-user", shell("who", "true")));
     let (states, last) = world.until_terminal(&mut link);
@@ -137,7 +137,7 @@ fn a_task_of_an_unknown_user_fails_with_the_cause() {
 }
 
 /// Regression: with a limit of a few descriptors the launch could not open its remaining files.
-fn limits_are_had_however_small_and_refused_by_name() {
+fn small_limits_work_invalid_are_refused() {
     let (world, mut link) = World::registered(&[]);
     let limited = |id: &str, soft: u64, hard: u64, hostname: Option<String>| {
         let text = format!("[ $(ulimit -Sn)/$(ulimit -Hn) = {soft}/{hard} ]");
@@ -179,7 +179,7 @@ fn limits_are_had_however_small_and_refused_by_name() {
 }
 
 /// Regression: the fetch filled the node's disk before the first inspection of the sandbox.
-fn what_is_fetched_stays_within_an_enforced_disk() {
+fn fetch_stays_within_enforced_disk() {
     let (world, mut link) = World::registered(&["--enforce_container_disk_quota"]);
     let file = world.dir.path().join("large");
     std::fs::write(&file, vec![0; 3 << 20]).expect("written");

@@ -16,11 +16,11 @@ use crate::executors::custom;
 use crate::harness::{Link, World, by, framework, patience, scalar, shell, with_uri};
 
 pub(crate) const TESTS: &[Test] = tests![
-    root(a_user_gets_no_capability_that_reaches_others),
-    root(granted_capabilities_are_had_by_their_users_and_roles_alone),
-    root(host_paths_are_resolved_as_the_tasks_user),
-    root(local_files_are_fetched_as_the_tasks_user_and_never_the_agents_own),
-    silent_fetches_hold_up_their_framework_alone,
+    root(user_gets_no_capability_over_others),
+    root(granted_capabilities_are_limited_to_grantees),
+    root(host_paths_resolve_with_users_rights),
+    root(local_files_are_fetched_as_user),
+    silent_fetches_block_only_their_framework,
 ];
 
 const NOBODY: u32 = 65534;
@@ -70,7 +70,7 @@ fn effective(one: Capability) -> pb::LinuxInfo {
     }
 }
 
-fn a_user_gets_no_capability_that_reaches_others() {
+fn user_gets_no_capability_over_others() {
     let (world, mut link) = World::registered(&[]);
     let older = pb::LinuxInfo {
         capability_info: asking(Capability::Setuid),
@@ -124,7 +124,7 @@ fn a_user_gets_no_capability_that_reaches_others() {
     expect(refused(&world, &mut link), "groups");
 }
 
-fn granted_capabilities_are_had_by_their_users_and_roles_alone() {
+fn granted_capabilities_are_limited_to_grantees() {
     let grants = r#"{"grants": [
         {"users": ["nobody"], "capabilities": ["SETUID"]},
         {"roles": ["dev"], "capabilities": ["CHOWN"]},
@@ -185,7 +185,7 @@ fn nobodys_folder(world: &World) -> PathBuf {
     folder
 }
 
-fn host_paths_are_resolved_as_the_tasks_user() {
+fn host_paths_resolve_with_users_rights() {
     let (world, mut link) = World::registered(&[]);
     let word = secret(&world);
     let own = nobodys_folder(&world);
@@ -212,7 +212,7 @@ fn host_paths_are_resolved_as_the_tasks_user() {
     assert!(message.contains("the agent's own"), "{message}");
 }
 
-fn local_files_are_fetched_as_the_tasks_user_and_never_the_agents_own() {
+fn local_files_are_fetched_as_user() {
     let (world, mut link) = World::registered(&[]);
     let word = secret(&world);
     let own = nobodys_folder(&world);
@@ -261,7 +261,7 @@ impl Silent {
 /// More than the agent's limit of concurrent fetches.
 const MANY: usize = 24;
 
-fn silent_fetches_hold_up_their_framework_alone() {
+fn silent_fetches_block_only_their_framework() {
     let (world, mut link) = World::registered(&[]);
     let silent = Silent::new();
     for number in 0..MANY {

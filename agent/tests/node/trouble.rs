@@ -12,18 +12,18 @@ use crate::Test;
 use crate::harness::{World, container_of, groups_named, pid_of, shell, tasks_of, wait_for};
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_task_goes_on_when_the_runtime_directory_was_wiped,
-    a_launch_makes_a_runtime_directory_anew_that_was_removed,
+    task_survives_wiped_runtime_directory,
+    launch_restores_removed_runtime_directory,
     the_agent_stops_without_touching_tasks,
-    an_agent_told_to_leave_ends_its_tasks_and_unregisters,
-    root(the_agent_takes_its_tasks_along_if_told_to),
+    leaving_agent_ends_tasks_and_unregisters,
+    root(agent_ends_its_tasks_on_request),
     a_lost_master_is_found_again,
-    two_agents_do_not_share_a_work_directory,
-    an_agent_without_a_launcher_ends_and_says_why,
-    wrong_flags_are_refused_with_what_to_give,
+    agents_cannot_share_work_directory,
+    agent_without_launcher_ends_with_reason,
+    wrong_flags_are_refused_with_remedy,
 ];
 
-fn a_task_goes_on_when_the_runtime_directory_was_wiped() {
+fn task_survives_wiped_runtime_directory() {
     let (mut world, mut link) = World::registered(&[]);
     world.running(&mut link, shell("stays", "sleep 1000"));
     world.signal_agent(Signal::KILL);
@@ -35,7 +35,7 @@ fn a_task_goes_on_when_the_runtime_directory_was_wiped() {
 }
 
 /// Regression: every launch failed for ever, while the agent's resources were still offered.
-fn a_launch_makes_a_runtime_directory_anew_that_was_removed() {
+fn launch_restores_removed_runtime_directory() {
     let (mut world, mut link) = World::registered(&[]);
     world.running(&mut link, shell("stays", "sleep 1000"));
     let run = world.dir.path().join("run");
@@ -56,7 +56,7 @@ fn a_launch_makes_a_runtime_directory_anew_that_was_removed() {
     world.end(&mut link, "stays");
 }
 
-fn an_agent_told_to_leave_ends_its_tasks_and_unregisters() {
+fn leaving_agent_ends_tasks_and_unregisters() {
     let (mut world, mut link) = World::registered(&[]);
     let pid = pid_of(&world.running(&mut link, shell("goes", "sleep 1000")));
     world.send_signal(Signal::USR1);
@@ -82,7 +82,7 @@ fn the_agent_stops_without_touching_tasks() {
     assert_eq!(world.until_terminal(&mut link).0, [TaskKilled]);
 }
 
-fn the_agent_takes_its_tasks_along_if_told_to() {
+fn agent_ends_its_tasks_on_request() {
     let (mut world, mut link) = World::registered(&["--shutdown_tasks_on_exit"]);
     let container = container_of(&world.running(&mut link, shell("goes", "sleep 1000")));
     assert!(!groups_named(&container).is_empty());
@@ -112,7 +112,7 @@ fn complaint(command: &mut Command) -> String {
     text
 }
 
-fn two_agents_do_not_share_a_work_directory() {
+fn agents_cannot_share_work_directory() {
     let (world, _link) = World::registered(&[]);
     let text = complaint(&mut world.command());
     let expected = "in use by another agent: give each its own --work_dir";
@@ -120,7 +120,7 @@ fn two_agents_do_not_share_a_work_directory() {
 }
 
 /// The launcher starts in parallel to the registration; an agent without a launcher ends.
-fn an_agent_without_a_launcher_ends_and_says_why() {
+fn agent_without_launcher_ends_with_reason() {
     let (mut world, link) = World::registered(&[]);
     drop(link);
     let run = world.dir.path().join("run");
@@ -142,7 +142,7 @@ fn an_agent_without_a_launcher_ends_and_says_why() {
     std::fs::remove_file(&lock).expect("removed");
 }
 
-fn wrong_flags_are_refused_with_what_to_give() {
+fn wrong_flags_are_refused_with_remedy() {
     let (world, _link) = World::registered(&[]);
     for (flag, expected) in [
         ("--resources=cpus", "--resources is invalid"),

@@ -15,10 +15,10 @@ use crate::executors::custom;
 use crate::harness::{Link, World, by, fixed_port, framework_id, pid_of, scalar, shell, wait_for};
 
 pub(crate) const TESTS: &[Test] = tests![
-    root(volumes_are_mounted_and_their_data_stays),
-    root(volumes_of_the_machine_and_of_the_sandbox),
-    root(volumes_of_a_group_are_shared_within_it),
-    root(volumes_come_and_go_while_an_executor_runs_and_its_agent_is_killed),
+    root(volumes_are_mounted_and_keep_data),
+    root(host_and_sandbox_volumes_are_mounted),
+    root(group_volumes_are_shared_within_group),
+    root(volumes_change_under_running_executor),
 ];
 
 /// The agent's disk is all reserved for the role.
@@ -124,7 +124,7 @@ fn fails(world: &World, link: &mut Link, task: pb::TaskInfo, complaint: &str) {
     assert!(message.contains(complaint), "{message}");
 }
 
-fn volumes_are_mounted_and_their_data_stays() {
+fn volumes_are_mounted_and_keep_data() {
     let (world, mut link) = with_volume();
     let write = "echo kept > data/file && grep -q \"$PWD/data \" /proc/self/mountinfo";
     let task = holding(shell("writes", write), writable("v", "data"));
@@ -184,7 +184,7 @@ fn sandbox_volume(kind: sandbox_path::Type, path: &str, container_path: &str) ->
     }
 }
 
-fn volumes_of_the_machine_and_of_the_sandbox() {
+fn host_and_sandbox_volumes_are_mounted() {
     let (world, mut link) = World::registered(&[]);
     let made = |name: &str| {
         let path = world.dir.path().join(name);
@@ -220,7 +220,7 @@ fn volumes_of_the_machine_and_of_the_sandbox() {
     fails(&world, &mut link, task, complaint);
 }
 
-fn volumes_of_a_group_are_shared_within_it() {
+fn group_volumes_are_shared_within_group() {
     let (world, mut link) = with_volume();
     let writer = "echo kept > data/file && echo said > common/word && exec sleep 1000";
     let mut writer = holding(shell("writer", writer), writable("v", "data"));
@@ -247,7 +247,7 @@ fn volumes_of_a_group_are_shared_within_it() {
     machine_is_clean(&world);
 }
 
-fn volumes_come_and_go_while_an_executor_runs_and_its_agent_is_killed() {
+fn volumes_change_under_running_executor() {
     let (mut world, mut link) = World::registered(&[RESOURCES, &fixed_port()]);
     create(&world, &mut link);
     let pid = pid_of(&world.running_in_executor(&mut link, custom("a", "json"), true));

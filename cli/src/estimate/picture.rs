@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_that_is_known_is_drawn_inside_the_frame() {
+    fn known_lines_stay_inside_the_frame() {
         let course = Course {
             capacity: 4.0,
             used: vec![1.0, 2.0, 9.0],

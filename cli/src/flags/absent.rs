@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_of_mesos_is_found_in_every_spelling() {
+    fn mesos_flag_matches_every_spelling() {
         for spelling in [
             "--zk",
             "zk",

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verbs_that_take_an_id_are_verbs() {
+    fn completed_id_verbs_exist() {
         let command = Cli::command();
         for (_, verbs) in ARGUMENTS {
             for verb in verbs {

@@ -127,7 +127,7 @@ mod tests {
 
     /// A flag declared as text would put its file's text, perhaps a secret, on the command line and in `/flags`.
     #[test]
-    fn every_flag_that_says_it_takes_a_path_is_declared_as_one() {
+    fn every_path_flag_is_declared_so() {
         let mut paths = 0;
         each(|flag, arg| {
             let says = |name: &&str| ["FILE", "DIR", "PATH"].contains(name);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_flag_has_its_own_way_with_a_file() {
+    fn file_value_follows_the_flag_kind() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), "cpus:3\n").expect("written");
         let path = file.path().display();

@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_verb_has_a_page_and_what_is_hidden_has_none() {
+    fn only_visible_verbs_have_pages() {
         let dir = tempfile::tempdir().expect("a folder");
         write(dir.path()).expect("written");
         for verb in super::super::Cli::command().get_subcommands() {

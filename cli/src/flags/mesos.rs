@@ -44,7 +44,7 @@ fn departed(daemon: &str) -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn every_flag_of_mesos_is_here_or_declared() {
+fn mesos_flags_are_present_or_departed() {
     for daemon in ["master", "agent"] {
         let (ours, departed) = (ours(daemon), departed(daemon));
         let mesos = of_mesos(daemon);
@@ -83,7 +83,7 @@ fn every_absent_flag_has_a_replacement() {
 }
 
 #[test]
-fn what_is_declared_is_of_mesos() {
+fn departed_flags_exist_in_mesos() {
     let (master, agent) = (of_mesos("master"), of_mesos("agent"));
     for daemon in ["master", "agent"] {
         let unknown: Vec<_> = departed(daemon)

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flag_is_named_without_what_it_takes() {
+    fn flag_is_named_without_its_value() {
         let command = clap::Command::new("x").arg(
             clap::Arg::new("a_flag")
                 .long("a_flag")

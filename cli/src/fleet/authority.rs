@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_for_the_name_of_its_machine_and_for_each_of_its_addresses() {
+    fn certificate_covers_name_and_every_address() {
         let validity = Validity::new(Duration::from_secs(1_800_000_000), days(1));
         let (authority, _) = Authority::create("x", validity).expect("made");
         let machine = Machine {

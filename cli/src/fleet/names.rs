@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_has_a_name_and_addresses() {
+    fn machine_has_name_and_addresses() {
         let machine = machine("Node1.example=10.0.0.7,fd00::7").expect("a machine");
         assert_eq!(machine.name, "node1.example");
         assert_eq!(machine.address().to_string(), "10.0.0.7");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_cannot_be_is_refused_with_the_cure() {
+    fn invalid_machine_names_the_remedy() {
         for (text, word) in [
             ("node1", "node1=10.0.0.7"),
             ("10.0.0.7", "lacks the address"),

@@ -72,7 +72,7 @@ fn text<'a>(tree: &'a BTreeMap<String, (u32, Option<String>)>, path: &str) -> &'
 }
 
 #[test]
-fn every_file_is_its_owners_alone_and_the_authoritys_key_is_nowhere_else() {
+fn files_are_private_and_key_unique() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("fleet");
     let said = init_in(&dir, &["node1.example=10.0.0.7"], &[]).expect("made");
@@ -111,7 +111,7 @@ fn every_file_is_its_owners_alone_and_the_authoritys_key_is_nowhere_else() {
 }
 
 #[test]
-fn credentials_and_configuration_are_what_the_daemons_read() {
+fn daemons_accept_credentials_and_configuration() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("fleet");
     let ads = ["ads:role=ads:user=www-data"];
@@ -148,7 +148,7 @@ fn credentials_and_configuration_are_what_the_daemons_read() {
 }
 
 #[test]
-fn the_administrator_may_do_everything_and_frameworks_what_is_theirs() {
+fn only_administrator_may_do_everything() {
     let mut rules = acls::basic();
     let ads = names::principal("ads:role=ads:user=www-data").expect("a principal");
     acls::allow(&mut rules, &ads).expect("rules");
@@ -195,7 +195,7 @@ fn the_administrator_may_do_everything_and_frameworks_what_is_theirs() {
 }
 
 #[test]
-fn what_exists_is_not_overwritten() {
+fn existing_files_are_not_overwritten() {
     let dir = tempfile::tempdir().expect("a folder");
     let fleet = dir.path().join("fleet");
     init_in(&fleet, &["node1.example=10.0.0.7"], &[]).expect("made");
@@ -215,7 +215,7 @@ fn what_exists_is_not_overwritten() {
 }
 
 #[test]
-fn a_node_and_a_framework_can_be_added_later() {
+fn node_and_framework_are_added_later() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("fleet");
     init_in(&dir, &["node1.example=10.0.0.7"], &[]).expect("made");
@@ -283,7 +283,7 @@ fn a_node_and_a_framework_can_be_added_later() {
 }
 
 #[test]
-fn certificates_are_renewed_with_the_same_authority() {
+fn certificates_are_renewed_by_same_authority() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("fleet");
     init_in(&dir, &["node1.example=10.0.0.7"], &[]).expect("made");
@@ -337,7 +337,7 @@ fn certificates_are_renewed_with_the_same_authority() {
 
 /// Regression: after a renewal, the printed lines restored the first configuration on every machine.
 #[test]
-fn a_machine_that_is_set_up_keeps_its_configuration() {
+fn installed_machine_keeps_its_configuration() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("fleet");
     let agents = ["node1.example=10.0.0.7"];
@@ -383,7 +383,7 @@ fn with_scheduler(machine: &str, users: &[&str]) -> Added {
 
 /// Regression: a closed cluster could run jobs only with an open scheduler.
 #[test]
-fn the_scheduler_of_jobs_has_what_it_needs() {
+fn job_scheduler_gets_everything_it_needs() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("fleet");
     let options = InitOptions {
@@ -507,7 +507,7 @@ fn jobs_run_as_user_of_principal() {
 }
 
 #[test]
-fn a_scheduler_of_jobs_can_be_added_and_renewed() {
+fn job_scheduler_is_added_and_renewed() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("fleet");
     init_in(&dir, &["node1.example=10.0.0.7"], &[]).expect("made");
@@ -673,7 +673,7 @@ fn nothing_outlives_its_authority() {
 }
 
 #[test]
-fn no_machine_is_called_as_a_principal_is() {
+fn machine_and_principal_names_differ() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("fleet");
     let ads = "ads:role=ads:user=nobody";

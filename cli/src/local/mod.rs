@@ -520,7 +520,7 @@ mod tests {
 
     /// Regression: the port was ignored.
     #[test]
-    fn a_port_is_for_a_scheduler_that_runs() {
+    fn port_requires_a_running_scheduler() {
         let parse = |line: &str| {
             let line = line.split(' ').map(OsString::from).collect();
             crate::flags::parse(line).map_err(|refusal| refusal.to_string())

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn free_ports_are_offered_for_those_that_are_taken() {
+    fn free_ports_replace_taken_ones() {
         assert_eq!(said(USUAL, &[5049, 5054]), None);
         // The ports 5060 to 5063 are not free either.
         let text = said(USUAL, &[5050, 5051, 5062]).expect("refused");
@@ -170,7 +170,7 @@ mod tests {
 
     /// Regression: the 20th agent has port 5070, on which the scheduler could then not listen.
     #[test]
-    fn the_scheduler_has_a_port_of_its_own() {
+    fn scheduler_has_its_own_port() {
         let of_scheduler = |ports: Ports, taken: &[u16]| {
             let port = ports.of_scheduler_among(5070, &|port| !taken.contains(&port));
             port.expect("ports")
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_room_any_port_is_offered() {
+    fn full_range_offers_any_port() {
         let high = Ports {
             agent: 65_530,
             ..USUAL

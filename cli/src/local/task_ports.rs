@@ -65,7 +65,7 @@ mod tests {
 
     /// Regression: all agents offered the same ports, and two instances on two agents had one port.
     #[test]
-    fn agents_of_one_machine_offer_ports_of_their_own() {
+    fn agents_of_machine_offer_disjoint_ports() {
         let dir = tempfile::tempdir().expect("a directory");
         let of = |index, agents, given| {
             let own = dir.path().join(format!("{agents}-{index}"));

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn audit_lines_have_no_limit_in_common() {
+    fn audit_lines_share_no_limit() {
         let (mut limiter, now) = (Limiter::default(), Instant::now());
         let of = |client| Cause {
             client,

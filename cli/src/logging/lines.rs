@@ -329,7 +329,7 @@ mod tests {
 
     /// Regression: a newline in a status message made a line of the audit log.
     #[test]
-    fn text_of_others_stays_within_its_field() {
+    fn foreign_text_stays_in_its_field() {
         let act = || {
             tracing::info!(task_message = FORGED, "task failed");
             tracing::warn!(error = %FORGED, "task failed");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn audit_lines_have_a_form_of_their_own() {
+    fn audit_lines_have_their_own_format() {
         let act =
             || tracing::info!(target: "audit", principal = "admin", object = "a\"b", "change");
         let text = logged(Format::Text, act);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn values_keep_the_form_that_they_had() {
+    fn values_keep_their_format() {
         let act = || {
             tracing::error!(
                 path = %"/var/lib/x",

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_master_without_a_port_listens_on_its_own() {
+    fn master_without_port_uses_its_default() {
         for (address, expected) in [
             ("host", "http://host:5050/state"),
             ("host:5060", "http://host:5060/state"),

@@ -174,7 +174,7 @@ mod tests {
 
     /// Regression: `mark-gone m1-S1` ended m1-S10 while m1-S1 was unreachable.
     #[test]
-    fn a_whole_id_means_its_agent_wherever_it_is_listed() {
+    fn whole_id_matches_its_agent_everywhere() {
         let agent = |id: &str, hostname: &str| json!({"id": id, "hostname": hostname});
         let listed = json!({
             "slaves": [agent("m1-S10", "b"), agent("m2-S3", "m1-S4")],
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_agent_is_called_that() {
+    fn drained_agent_is_shown_as_drained() {
         let agent = |drain: Value, active: bool, deactivated: bool| json!({"active": active, "deactivated": deactivated, "drain_info": drain});
         let none = Value::Null;
         for (agent, expected) in [
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_found_by_id_and_by_a_name_that_is_theirs_alone() {
+    fn agents_match_id_or_unique_name() {
         let agents = [("m-S0", "a"), ("m-S1", "b"), ("m-S2", "b")]
             .map(|(id, name)| json!({"id": id, "hostname": name}));
         let found = |query| find(agents.iter(), query);

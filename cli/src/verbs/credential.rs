@@ -79,7 +79,7 @@ mod tests {
 
     /// Regression: the daemon treated the line as a comment, or the whole file as damaged.
     #[test]
-    fn a_line_that_no_file_takes_is_not_made() {
+    fn unreadable_credential_line_is_not_made() {
         let dir = tempfile::tempdir().expect("a folder");
         let secret = dir.path().join("secret");
         std::fs::write(&secret, "x").expect("written");

@@ -180,7 +180,7 @@ mod tests {
 
     /// Regression: `meseta exec TASK -- cat` never returned.
     #[test]
-    fn a_command_that_reads_its_input_finds_its_end() {
+    fn command_finds_end_of_its_input() {
         use std::process::{Command, Stdio};
         use std::sync::mpsc;
         use std::time::Duration;

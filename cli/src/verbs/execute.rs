@@ -636,7 +636,7 @@ mod tests {
 
     /// Regression: the refusal ended the command, and with it the task.
     #[tokio::test]
-    async fn a_task_outlives_a_decline_that_is_refused() {
+    async fn task_survives_refused_decline() {
         let master = canned::master_of(start(), |call: &Call| match call.r#type() {
             call::Type::Decline => {
                 let end = update(mesos::TaskState::TaskFailed, "Command exited with status 3");
@@ -652,7 +652,7 @@ mod tests {
 
     /// The command waits again after a rescinded offer, unless it has already sent a kill: then no offer is to come.
     #[tokio::test]
-    async fn an_offer_that_is_taken_back_ends_a_command_that_is_ending() {
+    async fn rescinded_offer_ends_an_ending_command() {
         let taken_back = || {
             let mut event = update(mesos::TaskState::TaskLost, "");
             let update = event.update.as_mut().expect("an update");
@@ -681,7 +681,7 @@ mod tests {
 
     /// Regression: for example at a restart of the master, the command exited with 1 instead of 124.
     #[tokio::test]
-    async fn a_kill_that_is_refused_is_said_again() {
+    async fn refused_kill_is_repeated() {
         let mut kills = 0;
         let master = canned::master_of(start(), move |call: &Call| match call.r#type() {
             call::Type::Kill if kills == 0 => {
@@ -708,7 +708,7 @@ mod tests {
     /// Regression: KILL named no agent, so that no master could report that the agent has no such task, and the command
     /// never ended.
     #[tokio::test]
-    async fn a_kill_names_the_agent_so_that_a_task_that_is_gone_ends_the_command() {
+    async fn kill_names_agent_to_detect_gone() {
         let master = master_that_answers_kills(|kill| {
             let agent = kill.agent_id.as_ref().map(|id| id.value.as_str());
             let state = match agent {
@@ -723,7 +723,7 @@ mod tests {
 
     /// Regression: a command with a time limit waited as long as its agent was away.
     #[tokio::test]
-    async fn a_task_that_is_to_end_is_left_on_an_agent_that_is_away() {
+    async fn ending_task_on_absent_agent_abandoned() {
         for state in [
             mesos::TaskState::TaskUnreachable,
             mesos::TaskState::TaskUnknown,
@@ -740,7 +740,7 @@ mod tests {
 
     /// Regression: neither its time limit nor a signal ended a command that looked for a leader.
     #[tokio::test]
-    async fn a_command_that_looks_for_a_leader_ends_in_its_time() {
+    async fn leader_search_ends_in_time() {
         let master = canned::master_of(start(), |call: &Call| match call.r#type() {
             call::Type::Suppress => (canned::GONE, Vec::new()),
             _ => (202, Vec::new()),
@@ -756,7 +756,7 @@ mod tests {
     /// Regression: a new master responds neither to KILL nor to RECONCILE of an agent that it has not heard of. The command
     /// exceeded its time by the ten minutes that the master gives the agent.
     #[tokio::test]
-    async fn a_task_that_is_to_end_is_left_on_an_agent_that_a_new_master_has_not_heard_of() {
+    async fn agent_unknown_to_master_ends_waiting() {
         let master = canned::master_of(start(), |call: &Call| match call.r#type() {
             call::Type::Accept => (canned::ENDS_STREAM, Vec::new()),
             _ => (202, Vec::new()),
@@ -776,7 +776,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_a_new_master_knows_is_waited_for() {
+    async fn task_known_to_master_is_awaited() {
         // A pause of the test machine takes time from the command's task, or from its status updates.
         for _ in 0..20 {
             if kills_of_a_known_task().await == 2 {
@@ -810,7 +810,7 @@ mod tests {
 
     /// Regression: each KILL waited for 30 seconds, without regard to the time limit or signals.
     #[tokio::test]
-    async fn a_command_leaves_a_master_that_stands_still_in_its_time() {
+    async fn command_leaves_stalled_master_in_time() {
         let master = canned::master_of(start(), |call: &Call| match call.r#type() {
             call::Type::Kill => (canned::STANDS_STILL, Vec::new()),
             _ => (202, Vec::new()),
@@ -827,7 +827,7 @@ mod tests {
     /// Regression: a read of the output waited for 30 seconds, during which time limit, signals and the task's end were
     /// ignored.
     #[tokio::test]
-    async fn a_command_whose_agent_stands_still_ends_in_its_time() {
+    async fn command_with_stalled_agent_ends_timely() {
         let agent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = agent.local_addr().expect("its address");
         let mut events = start();

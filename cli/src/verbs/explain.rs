@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_first() {
+    fn missing_resources_come_first() {
         let needed = Resources::parse("cpus:1;mem:64", &Role::star()).unwrap();
         let mut body = json!({"explanations": [
             {"available": "cpus:0.5; mem:512; ports:9", "reason": "its limit"},

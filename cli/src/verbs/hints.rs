@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_refusal_of_a_client_has_a_hint() {
+    fn every_client_error_has_a_hint() {
         for code in 400..500 {
             let status = StatusCode::from_u16(code).expect("a code");
             assert!(after(status, "").is_some(), "{code}");
@@ -156,7 +156,7 @@ mod tests {
 
     /// Regression: every fault besides the name or the end was blamed on the authority.
     #[test]
-    fn what_is_wrong_with_a_certificate_is_told_apart() {
+    fn certificate_faults_are_distinguished() {
         for (words, part) in [
             ("certificate not valid for name \"a\"", "call it"),
             ("certificate expired: verified at time 2", "has ended"),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_masters_words_win_over_the_code() {
+    fn master_message_precedes_status_code() {
         let hint = after(
             StatusCode::BAD_REQUEST,
             "too much (use 'force' flag to bypass this check)",

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_known_by_what_is_its_alone() {
+    fn id_matches_by_unique_part() {
         let ids = ["m1-S0", "m1-S1", "m1-S10", "m2-S2", "web.1", "web.12"];
         let found = |query| resolve(ids.iter().copied(), query, "agents");
         for (query, expected) in [
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_id_is_not_the_beginning_of_another() {
+    fn whole_id_is_no_prefix() {
         for (id, query, expected) in [
             ("m1-S10", "m1-S1", false),
             ("m1-S10", "m1-S10", true),

@@ -52,7 +52,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_what_execute_has_started_is_killed_with_its_framework() {
+    fn kill_ends_only_frameworks_of_execute() {
         let frameworks = [
             json!({"id": "F1", "name": "meseta execute: web", "tasks": [{}]}),
             json!({"id": "F2", "name": "marathon", "tasks": [{}, {}]}),

@@ -219,7 +219,7 @@ mod tests {
 
     /// Regression: a verb kept asking the first leader forever.
     #[tokio::test]
-    async fn a_leader_that_is_gone_is_left_for_the_next_one() {
+    async fn gone_leader_is_replaced_by_next() {
         let (next, _asked) = canned::server_with(&[("GET /state", 200, json!({"who": "next"}))]);
         let gone = canned::nobody();
         let masters = format!("{gone},{next}");
@@ -241,14 +241,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_master_alone_that_is_away_is_not_waited_for() {
+    async fn single_absent_master_is_not_awaited() {
         let told = server::fetch_json(&canned::nobody(), "/state").await;
         let told = told.expect_err("nobody").to_string();
         assert!(told.starts_with("nothing answers at"), "{told}");
     }
 
     #[test]
-    fn what_names_no_master_is_refused_with_what_would() {
+    fn invalid_master_names_valid_forms() {
         for bad in ["etcd://a:2379/meseta", "zk://a:2181/mesos"] {
             let said = parse(bad).expect_err("no master");
             assert!(said.contains("master1:5050,master2:5050"), "{said}");

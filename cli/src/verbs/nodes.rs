@@ -440,7 +440,7 @@ mod tests {
 
     /// Regression: an agent that became unreachable while it drained was shown as drained.
     #[test]
-    fn only_an_agent_that_is_drained_is_called_so() {
+    fn only_drained_agent_is_called_drained() {
         let agent = |drain_info: Value| json!({"slaves": [{"id": "S1", "drain_info": drain_info}]});
         let unreachable = DrainProgress::Unreachable {
             since: calendar::utc(60.0),
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_drain_waits_for_is_named() {
+    fn drain_names_its_remaining_work() {
         let task = |id: &str, agent: &str, state: &str| json!({"id": id, "slave_id": agent, "state": state});
         let frameworks = json!({"frameworks": [
             {"id": "F1", "name": "away", "connected": false, "tasks": [

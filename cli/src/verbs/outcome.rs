@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tasks_own_exit_code_is_read_from_the_message() {
+    fn task_exit_code_comes_from_message() {
         assert_eq!(exit_code_in("Command exited with status 3"), Some(3));
         assert_eq!(exit_code_in("Command exited with status 255"), Some(255));
         assert_eq!(
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_one_line_and_a_code_that_shells_know() {
+    fn failure_has_line_and_shell_code() {
         let mut status = mesos::TaskStatus {
             state: mesos::TaskState::TaskFailed.into(),
             reason: Some(mesos::task_status::Reason::ContainerLimitationMemory.into()),

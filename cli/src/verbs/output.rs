@@ -19,7 +19,7 @@ mod tests {
 
     /// Regression: a reader that had left, as `head` does, was reported as an unreadable agent.
     #[test]
-    fn output_that_nobody_reads_is_told_from_output_that_cannot_be_written() {
+    fn closed_reader_differs_from_write_error() {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         assert!(write_all(&writer, b"one").expect("written"));
         drop(reader);

@@ -309,7 +309,7 @@ mod tests {
 
     /// Regression: a limit of 0 was treated as unlimited.
     #[test]
-    fn a_limit_of_nothing_is_a_limit() {
+    fn zero_limit_is_a_limit() {
         let limits = |limit: &str| {
             let set = Set {
                 role: "eng".to_owned(),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn change_of_semantics_and_overcommitment_are_noted() {
+    fn semantics_change_and_overcommitment_are_noted() {
         let set = Set {
             role: "eng".to_owned(),
             guarantee: "cpus:1000".to_owned(),
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guarantee_without_memory_or_cpus_is_remarked_on() {
+    fn guarantee_without_memory_is_noted() {
         let of = |text: &str| unusable(&amounts("--guarantee", text).expect("valid"));
         assert_eq!(of("cpus:4"), Some("mem"));
         assert_eq!(of("mem:64;disk:5"), Some("cpus"));

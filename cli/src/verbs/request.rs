@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_opt_in_to_agents_with_gpus() {
+    fn gpu_request_accepts_gpu_agents() {
         use mesos::framework_info::capability::Type;
         #[derive(clap::Parser)]
         struct Line {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn revocable_cpus_are_taken_from_what_is_oversubscribed_and_from_nothing_else() {
+    fn revocable_cpus_come_only_from_oversubscription() {
         let line = [
             "execute",
             "--command=true",
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_without_value_and_a_broken_object_are_refused() {
+    fn pair_without_value_is_refused() {
         assert!(environment(&["A".to_owned()]).is_err());
         assert!(environment(&["{\"A\": 1}".to_owned()]).is_err());
     }

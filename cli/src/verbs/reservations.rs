@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_read_with_and_without_value() {
+    fn labels_parse_with_or_without_value() {
         let read = |text: &str| parse_label(text).map(|label| (label.key, label.value));
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(read("a=b=c"), Ok(("a".to_owned(), some("b=c"))));

@@ -215,7 +215,7 @@ mod tests {
 
     /// Regression: `volumes destroy m1-S1` destroyed the volume of m1-S10 while m1-S1 was away.
     #[test]
-    fn an_agent_that_is_away_is_not_taken_for_another() {
+    fn absent_agent_never_matches_another() {
         let agent = |id: &str, hostname: &str| json!({"id": id, "hostname": hostname});
         let listed = json!({
             "slaves": [agent("m1-S10", "m1-S2")],
@@ -236,7 +236,7 @@ mod tests {
 
     /// The cluster has no authentication, and the role also has a static reservation.
     #[test]
-    fn who_has_no_name_owns_what_has_none_and_can_be_taken_back() {
+    fn nameless_user_owns_nameless_reservations() {
         let cpus = |kind: &str| {
             json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 1.0},
                    "reservations": [{"type": kind, "role": "eng"}]})
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reservation_that_is_meant_is_found() {
+    fn requested_reservation_is_found() {
         let holder = holder();
         let (eng, ads) = (
             Role::new("eng").expect("a role"),

@@ -264,7 +264,7 @@ mod tests {
 
     /// Regression: the command listened to a suspended master forever.
     #[tokio::test]
-    async fn a_master_that_falls_silent_is_left() {
+    async fn silent_master_is_left() {
         let subscribed = Event {
             r#type: Some(event::Type::Subscribed.into()),
             subscribed: Some(event::Subscribed {

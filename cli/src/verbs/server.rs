@@ -465,7 +465,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_master_says_who_leads_and_only_by_an_address() {
+    fn only_master_redirects_name_leader() {
         for (location, expected) in [
             ("//10.0.0.2:5050/state", Some("10.0.0.2:5050")),
             ("https://[::1]:5050", Some("[::1]:5050")),
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_away_or_not_ready_may_answer_later() {
+    async fn absent_or_unready_server_is_retried() {
         let asked = async |address: &str| {
             let answer = fetch(&Client::default(), address, "/x").await;
             match answer {
@@ -512,7 +512,7 @@ mod tests {
 
     /// Regression: `meseta reserve`, which uses gRPC, printed it twice, and so did every verb for an unknown secret.
     #[test]
-    fn a_code_is_told_once_whoever_tells_it() {
+    fn status_code_appears_once() {
         let (unauthorized, words) = (StatusCode::UNAUTHORIZED, "401 Unauthorized.");
         let text = refusal("host:5050", unauthorized, words).to_string();
         assert!(
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agents_port_is_said_to_be_one() {
+    fn agent_port_is_recognised() {
         let error = refusal("host:5051", StatusCode::NOT_FOUND, "").to_string();
         assert!(error.contains("masters listen on 5050"), "{error}");
         let error = refusal("host:5050", StatusCode::NOT_FOUND, "").to_string();

@@ -318,7 +318,7 @@ mod tests {
 
     /// Regression: a framework's name coloured the operator's terminal, and made a second row.
     #[test]
-    fn control_characters_of_tenants_do_not_reach_the_terminal() {
+    fn control_characters_never_reach_the_terminal() {
         let rows = vec![vec!["a\u{1b}[31mred\0\nF2 active\u{9b}K".to_owned()]];
         let told = lines(&["NAME"], rows.clone(), None);
         let expected = [r"NAME", r"a\u{1b}[31mred\u{0}\nF2 active\u{9b}K"];
@@ -328,7 +328,7 @@ mod tests {
 
     /// The output of `meseta tasks` for many tasks at the minimum width of a terminal.
     #[test]
-    fn tasks_are_told_apart_in_eighty_columns() {
+    fn tasks_differ_within_eighty_columns() {
         use super::super::tasks::HEADINGS as TASKS;
         let row = |number: usize, state: &str, reason: &str| -> Vec<String> {
             let id = format!("execute-{number:04}");
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_told_whole_in_eighty_columns() {
+    fn reason_is_complete_in_eighty_columns() {
         let headings = ["FRAMEWORK", "ROLE", "AGENT", "WOULD BE OFFERED", "BECAUSE"];
         let why = "role 'eng' has 0.5 cpus of its limit of 1; left to offer: cpus:0.5; ports:[31000-32000]";
         let row = |offer: &str, why: &str| {
@@ -391,7 +391,7 @@ mod tests {
 
     /// Regression: columns were aligned by characters, so that a Chinese name moved all later columns.
     #[test]
-    fn columns_are_aligned_by_what_a_terminal_shows() {
+    fn columns_align_by_display_width() {
         let names = [
             "plain",
             "数据库服务",

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_code_is_told_only_of_what_has_ended() {
+    fn only_ended_task_shows_exit_code() {
         let failed = Standing {
             message: Some("Command exited with status 3".to_owned()),
             ..Standing::default()
@@ -252,7 +252,7 @@ mod tests {
 
     /// Regression: output shown right above was reported as unreadable, since the task's usage was unreadable.
     #[test]
-    fn what_cannot_be_read_is_told_apart() {
+    fn unreadable_values_are_distinguished() {
         let lines = |use_trouble: Option<&str>, output_trouble: Option<&str>| {
             let on_agent = OnAgent {
                 use_trouble: use_trouble.map(str::to_owned),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_oversubscribed_is_allocated_too() {
+    fn revocable_cpus_count_as_allocated() {
         let task = json!({"resources": {"cpus": 0.0, "cpus_revocable": 3.0, "mem": 64.0}});
         let lines = describe(&task, None, &[], &OnAgent::default()).expect("lines");
         let allocated = lines.iter().find(|line| line.starts_with("allocated"));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_described_with_every_status() {
+    fn task_shows_every_status() {
         let task = json!({
             "id": "t1", "name": "t", "state": "TASK_FAILED", "framework_id": "f", "slave_id": "S0",
             "resources": {"cpus": 0.5, "mem": 64.0, "disk": 0.0},

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_age_is_in_its_largest_unit() {
+    fn age_uses_its_largest_unit() {
         let now = Duration::from_secs(1_000_000);
         for (past, expected) in [
             (0.4, "0s"),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_known_by_its_name() {
+    fn state_is_recognised_by_name() {
         for given in ["running", "RUNNING", "TASK_RUNNING", "task_running"] {
             assert_eq!(known_state(given), Ok(v1::TaskState::TaskRunning));
         }
@@ -260,7 +260,7 @@ mod tests {
 
     /// Regression: the table was empty, as for a framework without tasks.
     #[test]
-    fn a_framework_or_agent_that_is_not_there_is_told() {
+    fn missing_framework_or_agent_is_reported() {
         use super::super::canned;
         use clap::Parser as _;
         #[derive(clap::Parser)]
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_oversubscribed_counts() {
+    fn revocable_cpus_count() {
         let task = json!({"resources": {"cpus": 0.0, "cpus_revocable": 0.5, "mem": 64.0}});
         assert_eq!(
             (both(&task, "cpus").as_str(), both(&task, "mem").as_str()),

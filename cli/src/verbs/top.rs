@@ -249,7 +249,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn slack_is_what_regular_work_was_promised_and_does_not_use() {
+    fn slack_is_unused_regular_allocation() {
         let executor = |id: &str, cpus: Value| json!({"id": id, "resources": cpus});
         let state = json!({
             "oversubscribed_resources": {"cpus_revocable": 1.5},
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_agent_uses_zero_and_not_minus_zero() {
+    fn idle_agent_uses_positive_zero() {
         let rows = rows_of("S0", &json!({"frameworks": []}), (&json!([]), &json!([])));
         let idle = [
             Some(rows[0].allocated),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_read_is_not_guessed() {
+    fn unreadable_usage_is_not_guessed() {
         let state = json!({"frameworks": [{"id": "f", "executors": [
             {"id": "e", "resources": {"cpus": 1.0}}]}]});
         let rows = rows_of("S0", &state, (&Value::Null, &Value::Null));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_that_are_not_asked_are_counted() {
+    fn unqueried_agents_are_counted() {
         let agents = |count: usize| {
             let all = (0..count).map(|index| json!({"id": index, "pid": "slave(1)@a:5051"}));
             json!({"slaves": all.collect::<Vec<_>>()})

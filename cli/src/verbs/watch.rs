@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_screen_has_the_first_lines_and_says_how_many_are_left_out() {
+    fn screen_counts_the_omitted_lines() {
         let text = "1\n2\n3\n4\n5\n";
         for (rows, expected) in [
             (0, text),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_held_back_until_it_is_whole() {
+    fn output_is_held_until_complete() {
         let (outcome, text) = terminal::held(&|| {
             terminal::say("one");
             terminal::say("two");

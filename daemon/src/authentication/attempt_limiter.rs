@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_secrets_are_tried_at_a_rate_and_right_ones_cost_nothing() {
+    fn only_wrong_secrets_are_rate_limited() {
         let mut attempt_limiter = AttemptLimiter::default();
         let (start, here) = (Instant::now(), network(1));
         assert_eq!(wrong(&mut attempt_limiter, &here, &[7; 250], start), 3);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_at_other_principals_are_granted_and_undecided_ones_awaited() {
+    fn other_principals_granted_undecided_attempts_awaited() {
         let mut attempt_limiter = AttemptLimiter::default();
         let (now, here) = (Instant::now(), network(1));
         assert_eq!(wrong(&mut attempt_limiter, &here, &[7; 50], now), 3);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_source_it_is_known_for_a_while_how_much_was_tried() {
+    fn attempts_of_source_are_remembered_briefly() {
         let mut attempt_limiter = AttemptLimiter::default();
         let (start, here) = (Instant::now(), network(1));
         assert_eq!(attempt_limiter.tried(&here, start), 0);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_bounded() {
+    fn counted_attempts_are_bounded() {
         let mut attempt_limiter = AttemptLimiter::default();
         let mut now = Instant::now();
         for number in 0..u32::try_from(SOURCES_MAX + 10).unwrap() {

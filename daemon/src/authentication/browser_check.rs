@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_known_by_its_name_with_and_without_domain() {
+    fn machine_matches_short_and_full_name() {
         let hosts = "127.0.0.1 localhost\n# 10.0.0.1 node1 evil.example\n\
                      10.0.0.1\tnode1.lab.example node1 # mine\n10.0.0.2 node2\n";
         let resolver = "nameserver 10.0.0.53\nsearch corp.example example\noptions ndots:1\n";

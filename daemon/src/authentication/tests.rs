@@ -137,7 +137,7 @@ async fn an_authenticated_realm_asks_and_remembers() {
 }
 
 #[tokio::test]
-async fn executors_come_from_this_machine_and_in_the_clear_nobody_else() {
+async fn plain_text_serves_only_local_executors() {
     let mut authentication = Authentication::not_required("agent");
     authentication.exposed = true;
     authentication.encrypted = true;
@@ -157,7 +157,7 @@ async fn executors_come_from_this_machine_and_in_the_clear_nobody_else() {
 type Change<'a> = &'a dyn Fn(&mut Settings);
 
 #[test]
-fn what_does_not_fit_together_is_refused_with_what_to_give() {
+fn conflicting_settings_name_the_remedy() {
     let dir = TempDir::new().unwrap();
     let open = write(&dir, "open", &people(), 0o644);
     let plain = write(&dir, "plain", "ada CANARY", 0o600);
@@ -210,7 +210,7 @@ fn what_does_not_fit_together_is_refused_with_what_to_give() {
 }
 
 #[test]
-fn an_exposed_daemon_starts_only_when_shut() {
+fn exposed_daemon_needs_authentication_and_tls() {
     let dir = TempDir::new().unwrap();
     let people = write(&dir, "people", &people(), 0o600);
     let text = refusal(settings("10.0.0.1"));
@@ -241,7 +241,7 @@ fn an_exposed_daemon_starts_only_when_shut() {
 }
 
 #[test]
-fn shut_endpoints_are_known_by_their_path() {
+fn disabled_endpoints_match_by_path() {
     let mut settings = settings("127.0.0.1");
     settings.firewall_rules =
         Some(r#"{"disabled_endpoints":{"paths":["/master/state","/health"]}}"#.to_owned());
@@ -252,7 +252,7 @@ fn shut_endpoints_are_known_by_their_path() {
 }
 
 #[tokio::test]
-async fn changed_credentials_and_rules_are_taken_over_and_broken_ones_are_not() {
+async fn broken_credentials_keep_the_previous_ones() {
     let dir = TempDir::new().unwrap();
     let mut settings = settings("127.0.0.1");
     let people_file = write(&dir, "people", &people(), 0o600);
@@ -310,7 +310,7 @@ fn asked(method: &str, headers: &[(&str, &str)]) -> http::Request<()> {
 }
 
 #[test]
-fn browser_requests_are_checked_against_the_flags() {
+fn browser_requests_obey_the_flags() {
     let mut settings = settings("127.0.0.1");
     settings.names = Names {
         hostname: Some("node1.example".to_owned()),
@@ -406,7 +406,7 @@ fn local_peer(uid: u32, inode: u32) -> Peer {
 }
 
 #[tokio::test]
-async fn on_loopback_only_root_and_the_daemons_user_are_believed_unasked() {
+async fn loopback_trusts_root_and_own_user() {
     let own = rustix::process::geteuid();
     let (authentication, _) = settings("127.0.0.1").build().unwrap();
     let unknown = Peer::owned("127.0.0.1:9".parse().unwrap(), None);
@@ -441,7 +441,7 @@ async fn on_loopback_only_root_and_the_daemons_user_are_believed_unasked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wrong_secrets_of_one_local_user_do_not_delay_others() {
+async fn wrong_local_secrets_delay_no_others() {
     let authentication = asking();
     let authenticate = async |secret: &str, uid: u32| {
         let header = named(Some(&basic::header("ada", secret.as_bytes())));
@@ -464,7 +464,7 @@ async fn wrong_secrets_of_one_local_user_do_not_delay_others() {
 }
 
 #[tokio::test]
-async fn a_principals_certificate_is_believed_while_there_are_credentials_of_the_principal() {
+async fn principal_certificate_needs_current_credentials() {
     let authentication = asking();
     for (principal, hosts, authenticated) in [
         ("ada", &[][..], Some("ada")),
@@ -481,7 +481,7 @@ async fn a_principals_certificate_is_believed_while_there_are_credentials_of_the
 
 /// The rule also holds in a realm without authentication.
 #[tokio::test]
-async fn a_scheduler_without_a_name_is_known_by_its_user_of_this_machine() {
+async fn nameless_scheduler_is_its_local_user() {
     let (authentication, _) = settings("127.0.0.1").build().unwrap();
     let remote = Peer::owned("10.9.9.9:9".parse().unwrap(), None);
     let hidden = Peer::owned("127.0.0.1:9".parse().unwrap(), None);
@@ -501,7 +501,7 @@ async fn a_scheduler_without_a_name_is_known_by_its_user_of_this_machine() {
 }
 
 #[tokio::test]
-async fn an_untrusted_local_user_may_authenticate_and_the_requirement_may_be_lifted() {
+async fn untrusted_local_user_may_still_authenticate() {
     let dir = TempDir::new().unwrap();
     let untrusted = local_peer(65_533, 1);
     let mut with_people = settings("127.0.0.1");

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_of_gzip_is_read_as_what_it_was() {
+    async fn gzip_body_is_inflated() {
         let plain: Vec<u8> = (0_u32..40_000).flat_map(u32::to_le_bytes).collect();
         for name in ["gzip", "x-gzip", "GZip", " gzip ,identity"] {
             let headers = encoded_in(&[name]);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_encoding_is_told_which_one_is_taken() {
+    async fn unsupported_encoding_names_the_supported_one() {
         for names in [
             &["br"][..],
             &["deflate"],
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_gzip_to_its_end_is_refused() {
+    async fn truncated_gzip_is_refused() {
         let whole = gzip(b"{}");
         let mut wrong_sum = whole.clone();
         wrong_sum[whole.len() - 8] ^= 1;
@@ -242,7 +242,7 @@ mod tests {
 
     /// Regression: 32 MiB of such blocks occupied a thread of the runtime for 6 seconds.
     #[tokio::test]
-    async fn others_have_their_turn_while_a_body_inflates_to_nothing() {
+    async fn empty_inflation_yields_to_other_tasks() {
         const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
         let mut body = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
         body.extend(EMPTY_BLOCK.repeat(200_000));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_inflates_without_end_costs_no_more_than_its_limit() {
+    async fn endless_inflation_stops_at_limit() {
         const MIB: usize = 1 << 20;
         let bomb = gzip(&vec![0; 64 * MIB]);
         assert!(bomb.len() < 128 * 1024);

@@ -113,7 +113,7 @@ fn start(path: &Path, value: u64) -> Result<Option<u64>, Fault> {
 
 /// Found by starting a daemon on a full disk, and by killing it at each of its first writes: it never started again.
 #[test]
-fn a_file_that_was_not_made_to_the_end_is_made_anew_and_one_with_a_record_is_not() {
+fn only_files_without_records_are_recreated() {
     let operations = Operations::default();
     let database = Database::builder()
         .create_with_backend(Recorder {
@@ -155,7 +155,7 @@ fn a_file_that_was_not_made_to_the_end_is_made_anew_and_one_with_a_record_is_not
 }
 
 #[test]
-fn what_may_hold_a_record_is_not_blank() {
+fn possible_records_are_not_blank() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.redb");
     assert!(is_blank(&path).unwrap(), "it is not there");
@@ -180,7 +180,7 @@ fn what_may_hold_a_record_is_not_blank() {
 
 /// Another process may be creating the file at that moment.
 #[test]
-fn a_file_that_another_process_has_is_not_made_anew() {
+fn file_in_use_is_not_recreated() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.redb");
     let zeros = vec![0; 1 << 20];
@@ -192,7 +192,7 @@ fn a_file_that_another_process_has_is_not_made_anew() {
 }
 
 #[test]
-fn what_the_system_refuses_is_no_damage() {
+fn system_error_is_no_damage() {
     const ENOSPC: i32 = 28;
     const EIO: i32 = 5;
     for (number, expected) in [(ENOSPC, "make room"), (EIO, "the system's log")] {

@@ -50,7 +50,7 @@ fn revoked(permits: &[Permit]) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_leaves_others_as_much_as_it_has() {
+async fn group_leaves_others_an_equal_amount() {
     let semaphore = semaphore_of(16);
     let mut had = Vec::new();
     let mut permits = Vec::new();
@@ -65,7 +65,7 @@ async fn a_group_leaves_others_as_much_as_it_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stalled_permits_are_revoked_and_active_ones_are_not() {
+async fn only_stalled_permits_are_revoked() {
     let semaphore = semaphore_of(8);
     let mut permits = all_of(&semaphore, "a").await;
     permits.extend(all_of(&semaphore, "b").await);
@@ -92,7 +92,7 @@ async fn stalled_permits_are_revoked_and_active_ones_are_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_goes_for_a_group_that_has_more() {
+async fn larger_group_revokes_no_permits() {
     let semaphore = semaphore_of(8);
     let many = all_of(&semaphore, "a").await;
     let few = all_of(&semaphore, "b").await;
@@ -109,7 +109,7 @@ async fn nothing_goes_for_a_group_that_has_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn some_bytes_now_and_then_are_no_progress() {
+async fn occasional_bytes_are_no_progress() {
     let semaphore = semaphore_of(1_600);
     let slow = at_once(&semaphore, "a", 1_600).await.unwrap();
     for _ in 0..3 {
@@ -127,7 +127,7 @@ async fn some_bytes_now_and_then_are_no_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_larger_than_the_capacity_is_not_overtaken() {
+async fn oversized_request_is_not_overtaken() {
     let semaphore = semaphore_of(100);
     let small = at_once(&semaphore, "a", 10).await.unwrap();
     let mut large = pin!(semaphore.take(Group::from("b"), 1_000));
@@ -182,7 +182,7 @@ async fn rest_of(mut order: Order) -> Vec<(usize, bool)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_is_of_a_group_that_awaits_the_least() {
+async fn group_with_fewest_waiters_is_next() {
     let (semaphore, first) = one_at_a_time(false, 5).await;
     let waiting = [("a", 0), ("a", 0), ("a", 0), ("a", 0), ("b", 5), ("c", 0)];
     let mut order = in_turn(&semaphore, &waiting).await;
@@ -218,7 +218,7 @@ async fn a_cancelled_waiter_leaves_no_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_newest_first_the_last_waiter_is_served_first() {
+async fn newest_first_serves_the_last_waiter() {
     let (semaphore, first) = one_at_a_time(true, 3).await;
     let order = in_turn(&semaphore, &["b", "c", "d", "e"].map(|group| (group, 0))).await;
     drop(first);
@@ -227,7 +227,7 @@ async fn with_newest_first_the_last_waiter_is_served_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_for_most_of_the_capacity_is_revoked_soon_after_others_wait() {
+async fn oversized_permit_is_revoked_for_waiters() {
     let semaphore = semaphore_of(16);
     let large = at_once(&semaphore, "a", 40).await.unwrap();
     let progress = async |seconds: usize| {

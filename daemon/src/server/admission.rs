@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_request_does_not_keep_its_connection() {
+    fn incomplete_request_loses_its_connection() {
         let admission = admission(3, 1);
         let loopback = ip("127.0.0.1");
         let now = Instant::now();
@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_takes_all_connections_keeps_out_nobody_but_itself() {
+    fn greedy_task_excludes_only_itself() {
         // The address is the node's own, which has no limit of its own users, or loopback.
         for address in ["10.0.0.7", "127.0.0.1"] {
             let admission = admission(600, 512);
@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_connection_evicts_the_oldest_idle_one() {
+    fn new_connection_evicts_oldest_idle() {
         let admission = admission(100, 3);
         let start = Instant::now();
         let here = ip("10.0.0.1");
@@ -681,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_lived_stream_is_not_evicted_for_its_age() {
+    fn long_stream_is_not_evicted() {
         let admission = admission(100, 4);
         let start = Instant::now();
         let here = ip("10.0.0.1");
@@ -712,7 +712,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_no_answers_keeps_nobody_else_of_its_address_out() {
+    fn stalled_reader_excludes_no_address_neighbour() {
         let admission = admission(100, 3);
         let start = Instant::now();
         let here = ip("10.0.0.1");
@@ -735,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_none_takes_one_of_two_that_are_answered() {
+    fn newcomer_takes_one_of_two_answered() {
         let admission = admission(2, 100);
         let now = Instant::now();
         let here = ip("127.0.0.1");
@@ -751,7 +751,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authenticated_connection_is_neither_evicted_nor_counted_as_unauthenticated() {
+    fn authenticated_connection_is_exempt_from_eviction() {
         let admission = admission(4, 2);
         let now = Instant::now();
         let here = ip("10.0.0.1");
@@ -776,7 +776,7 @@ mod tests {
     }
 
     #[test]
-    fn a_principal_that_takes_all_connections_keeps_out_nobody_but_itself() {
+    fn greedy_principal_excludes_only_itself() {
         let admission = admission(8, 100);
         let now = Instant::now();
         let here = ip("10.0.0.1");
@@ -806,7 +806,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_principal_whose_connections_are_all_in_use_the_newest_goes() {
+    fn evicts_newest_when_principal_is_full() {
         let admission = admission(4, 100);
         let now = Instant::now();
         let all = [0; 4].map(|_| {
@@ -824,7 +824,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_are_in_use_or_known_no_more_are_taken() {
+    fn busy_or_authenticated_connections_stop_admission() {
         let admission = admission(2, 1);
         let now = Instant::now();
         let loopback = ip("127.0.0.1");
@@ -845,7 +845,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_addresses_or_64_bits_of_them() {
+    fn networks_are_addresses_or_64_bits() {
         for (one, other, is_same) in [
             ("10.0.0.1", "10.0.0.1", true),
             ("10.0.0.1", "10.0.0.2", false),

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_what_a_client_sends_waits_for_an_answer_that_has_an_end() {
+    async fn client_end_awaits_a_finite_answer() {
         let (mut there, mut here, exchanges) = connection();
         there.write_all(b"GET").await.unwrap();
         there.shutdown().await.unwrap();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_ends_with_what_its_client_sends() {
+    async fn stream_ends_when_client_stops_sending() {
         let (there, mut here, exchanges) = connection();
         let exchange = exchanges.begin();
         drop(exchange.body());
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_whose_client_has_gone_is_given_up_after_a_while() {
+    async fn call_of_vanished_client_is_abandoned() {
         let (there, mut here, exchanges) = connection();
         let exchange = exchanges.begin();
         drop(exchange.body());
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_ends_early_is_told_so_once_what_came_of_it_is_taken() {
+    async fn truncated_body_is_reported_after_reading() {
         let (there, mut here, exchanges) = connection();
         let exchange = exchanges.begin();
         let body = exchange.body();

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_late_is_read_to_its_end_and_not_without_end() {
+    async fn late_body_is_read_with_limit() {
         let read = Arc::new(AtomicUsize::new(0));
         let frames = |count: usize| {
             let read = read.clone();

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_of_an_address_is_found() {
+    fn host_of_address_is_found() {
         for (address, host) in [
             ("a:5050", "a"),
             ("a", "a"),

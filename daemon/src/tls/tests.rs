@@ -209,7 +209,7 @@ async fn certificates_are_believed_or_refused() {
 }
 
 #[tokio::test]
-async fn a_port_without_grpc_agrees_on_http1_alone() {
+async fn port_without_grpc_negotiates_http1() {
     let dir = TempDir::new().unwrap();
     let ours = Authority::new();
     let ca = ours.write(dir.path(), "ca.pem");
@@ -230,7 +230,7 @@ async fn a_port_without_grpc_agrees_on_http1_alone() {
 
 /// A client that has connected before is verified again.
 #[tokio::test]
-async fn a_clients_certificate_is_verified_at_each_connection() {
+async fn client_certificate_is_verified_per_connection() {
     use rustls::HandshakeKind::{Full, Resumed};
     let dir = TempDir::new().unwrap();
     let ours = Authority::new();
@@ -262,7 +262,7 @@ async fn a_clients_certificate_is_verified_at_each_connection() {
 
 /// The certificate of an agent always contains its host name, but not always its address.
 #[tokio::test]
-async fn a_server_that_is_known_by_two_names_is_believed_by_either() {
+async fn server_with_two_names_matches_both() {
     let dir = TempDir::new().unwrap();
     let (ours, theirs) = (Authority::new(), Authority::new());
     let ca = ours.write(dir.path(), "ca.pem");
@@ -295,7 +295,7 @@ async fn a_server_that_is_known_by_two_names_is_believed_by_either() {
 
 /// A service may read a file of root for its own group, but no other group's file, and no file that others write or read.
 #[test]
-fn a_file_of_secrets_is_its_owners_or_the_services_own() {
+fn secret_file_needs_its_owner() {
     let (root, service, person) = ((0, 0), (990, 991), (1000, 1000));
     for (mode, owner, process, open) in [
         (0o600, service, service, false),
@@ -317,7 +317,7 @@ fn a_file_of_secrets_is_its_owners_or_the_services_own() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_one_for_the_hosts_that_it_names() {
+async fn certificate_covers_exactly_its_hosts() {
     let dir = TempDir::new().unwrap();
     let ours = Authority::new();
     let hosts = ["node1.example", "*.pool.example", "10.0.0.1"];
@@ -342,7 +342,7 @@ async fn a_certificate_is_one_for_the_hosts_that_it_names() {
 }
 
 #[test]
-fn a_principals_certificate_is_for_no_host() {
+fn principal_certificate_covers_no_host() {
     let certificate = PeerCertificate::signed_for("node1.example", &["node1.example"]);
     assert_eq!(certificate.named_principal(), None);
     let certificate = PeerCertificate::signed_for("node1.example", &[]);
@@ -353,7 +353,7 @@ fn a_principals_certificate_is_for_no_host() {
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_taken_over_under_load_and_a_broken_one_is_not() {
+async fn only_valid_new_certificate_is_adopted() {
     let dir = TempDir::new().unwrap();
     let (first, second) = (Authority::new(), Authority::new());
     let ca = first.write(dir.path(), "ca.pem");
@@ -395,7 +395,7 @@ async fn a_new_certificate_is_taken_over_under_load_and_a_broken_one_is_not() {
 /// Regression: the file was read three times; a file replaced meanwhile gave the certificate of one version, the names of
 /// another and the end of a third.
 #[test]
-fn the_certificate_the_names_and_the_end_are_of_one_reading() {
+fn certificate_facts_share_one_read() {
     use std::io::Write as _;
     use std::os::fd::AsRawFd as _;
     let dir = TempDir::new().unwrap();
@@ -434,7 +434,7 @@ fn the_certificate_the_names_and_the_end_are_of_one_reading() {
 /// Regression: an attacker with access to etcd named a node as the leader, and verbs sent it the secret of the
 /// administrator.
 #[tokio::test]
-async fn a_node_that_is_named_as_leader_is_sent_nothing() {
+async fn node_named_as_leader_receives_nothing() {
     let dir = TempDir::new().unwrap();
     let ours = Authority::new();
     let ca = ours.write(dir.path(), "ca.pem");
@@ -532,7 +532,7 @@ async fn certificate_proves_address_of_leader() {
 }
 
 #[tokio::test]
-async fn the_certificate_that_a_server_shows_is_recorded() {
+async fn shown_server_certificate_is_recorded() {
     let dir = TempDir::new().unwrap();
     let (ours, theirs) = (Authority::new(), Authority::new());
     let ca = ours.write(dir.path(), "ca.pem");
@@ -590,7 +590,7 @@ async fn changed_files_are_noticed() {
 }
 
 #[test]
-fn what_cannot_be_used_is_said() {
+fn unusable_files_name_their_fault() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = TempDir::new().unwrap();
     let ours = Authority::new();
@@ -616,7 +616,7 @@ fn what_cannot_be_used_is_said() {
 
 /// Regression: all certificates of a fleet ended on one day without a warning.
 #[test]
-fn a_certificate_is_warned_of_before_it_ends() {
+fn certificate_is_warned_before_expiry() {
     let dir = TempDir::new().unwrap();
     let authority = Authority::new();
     let certificate = authority.sign(dir.path(), "old", &["localhost"], true);

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_that_of_the_certificate() {
+    fn end_matches_the_certificate() {
         for (year, month, day) in [
             (1999, 12, 31),
             (2024, 2, 29),
@@ -127,7 +127,7 @@ mod tests {
 
     /// Truncated or changed bytes never cause a panic.
     #[test]
-    fn what_is_no_certificate_has_no_end() {
+    fn invalid_certificate_has_no_end() {
         let whole = ending(2030, 1, 1);
         for length in 0..whole.len().min(300) {
             let mut changed = whole.to_vec();

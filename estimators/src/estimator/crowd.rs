@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_later_counts_for_itself_until_it_was_learned_with_the_others() {
+    fn newcomers_count_alone_until_learned() {
         let mut crowd = Crowd::new(CrowdConfig {
             percentile: 1.0,
             margin: 1.0,

@@ -64,7 +64,7 @@ mod tests {
 
     /// Corresponds to Mesos's OversubscriptionTest.FixedResourceEstimator.
     #[test]
-    fn the_total_stays_the_same_while_part_of_it_is_in_use() {
+    fn total_includes_oversubscribed_resources_in_use() {
         let mut estimator = fixed("cpus(*):2").unwrap();
         let idle = estimator.estimate(&UsageSample::default(), Gate::Open);
         assert_eq!(idle.oversubscribable, Some(revocable_cpus("2")));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn more_allocated_than_configured_leaves_nothing_and_not_less() {
+    fn excess_allocation_leaves_nothing_not_less() {
         let sample = UsageSample {
             containers: vec![container("f", "e", &revocable_cpus("3"))],
             ..UsageSample::default()
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_cannot_use() {
+    fn unusable_resources_are_refused() {
         assert!(matches!(
             Fixed::new(&Parameters::default()),
             Err(ConfigError::Missing { .. })

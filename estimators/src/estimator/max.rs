@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_the_least_of_what_all_offer() {
+    fn max_offers_the_smallest_estimate() {
         let members = vec![
             fixed("cpus:4;mem:100"),
             fixed("cpus:6;mem:50"),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_set_or_none_of_it() {
+    fn set_is_offered_whole_or_omitted() {
         let ports = "ports:[1-10]";
         assert!(
             offered(vec![fixed(ports), fixed("ports:[1-20]")])

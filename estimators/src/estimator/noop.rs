@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_nothing_rather_than_nothing_is_free() {
+    fn noop_gives_no_estimate() {
         let answer = Noop.estimate(&UsageSample::default(), Gate::Open);
         assert_eq!(answer.oversubscribable, None);
     }

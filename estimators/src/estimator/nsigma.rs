@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn nonsensical_parameters_are_refused() {
         let error = NSigmaConfig::read(&[("history", "10")].into_iter().collect()).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn oversubscribes_nothing_until_warm_and_then_what_is_left_above_the_deviations() {
+    fn oversubscribes_only_after_warmup() {
         let mut node = Node::new(10, &[8.0]);
         let mut estimator = NSigma::new(NSigmaConfig::default());
         let cold = minutes(&mut node, &mut estimator, 119, 2.0);

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn grows_by_a_tenth_of_the_capacity_in_fifteen_seconds() {
+    fn grows_by_tenth_within_fifteen_seconds() {
         let mut shaper = Shaper::new(ShaperConfig::default());
         assert!(close(shaper.shape(request(0, 5.0)), 0.0));
         assert!(close(shaper.shape(request(15, 5.0)), 1.0));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn ignores_small_moves_up_but_no_move_down() {
+    fn ignores_small_increases_but_no_decrease() {
         let mut shaper = Shaper::new(ShaperConfig::default());
         shaper.shape(request(0, 5.0));
         assert!(close(shaper.shape(request(100, 5.0)), 5.0));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_grow_on_what_could_not_be_read() {
+    fn does_not_grow_on_unreadable_usage() {
         let mut shaper = Shaper::new(ShaperConfig::default());
         shaper.shape(request(0, 5.0));
         shaper.shape(request(15, 5.0));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_shut_until_three_intervals_after_the_last_stop() {
+    fn reopens_three_intervals_after_last_stop() {
         let mut shaper = Shaper::new(ShaperConfig::default());
         assert!(shaper.gate(at(0), Gate::Closed));
         assert!(shaper.gate(at(44), Gate::Open));

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_offer_nothing_and_have_no_threshold() {
+    fn defaults_offer_nothing_without_thresholds() {
         let config = ThresholdConfig::read(&Parameters::default()).unwrap();
         assert_eq!(config, ThresholdConfig::default());
         assert!(config.resources.is_empty());
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_loads_count_only_if_shorter_ones_have_reached_their_threshold_too() {
+    fn longer_loads_require_shorter_loads_exceeded() {
         let mut estimator = threshold(&[
             ("resources", "cpus:2"),
             ("load_threshold_1min", "8"),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_counts_as_over() {
+    fn unreadable_value_counts_as_exceeded() {
         let mut load = threshold(&[("resources", "cpus:2"), ("load_threshold_5min", "6")]);
         assert!(offered(&mut load, None).is_empty());
         assert!(offered(&mut load, Some((f64::NAN, 0.0, 0.0))).is_empty());

@@ -156,7 +156,7 @@ mod tests {
 
     /// Corresponds to Mesos's OversubscriptionTest.LoadQoSController.
     #[test]
-    fn kills_every_revocable_executor_when_a_threshold_is_exceeded() {
+    fn kills_all_revocable_over_threshold() {
         let mut controller = load(&[("load_threshold_5min", "7"), ("load_threshold_15min", "6")]);
         assert!(killed(&mut controller, &sample(8.0, 6.8, 5.8)).is_empty());
         assert_eq!(
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_must_be_exceeded_and_one_minute_is_ignored() {
+    fn load_at_threshold_kills_nothing() {
         let mut controller = load(&[("load_threshold_5min", "6"), ("load_threshold_15min", "4")]);
         assert!(killed(&mut controller, &sample(100.0, 6.0, 4.0)).is_empty());
         assert_eq!(killed(&mut controller, &sample(0.0, 6.001, 0.0)).len(), 2);
     }
 
     #[test]
-    fn a_load_that_cannot_be_read_kills_nothing() {
+    fn unreadable_load_kills_nothing() {
         let mut controller = load(&[("load_threshold_5min", "0")]);
         let mut unreadable = sample(9.0, 9.0, 9.0);
         unreadable.host.load = None;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_averages_count_only_with_the_shorter_ones() {
+    fn nested_loads_require_shorter_loads_exceeded() {
         let thresholds = [("load_threshold_5min", "6"), ("load_threshold_15min", "4")];
         let mut nested = load(&[thresholds[0], thresholds[1], ("nested", "true")]);
         assert!(killed(&mut nested, &sample(1.0, 7.0, 0.0)).is_empty());

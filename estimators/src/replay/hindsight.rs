@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn misses_are_spent_where_they_save_most() {
+    fn misses_are_spent_where_they_save() {
         // Without misses 5 * 2 + 9 * 3; a single miss saves 12 in the second band, and 8 in the first.
         let bands = [vec![5.0, 1.0], vec![9.0, 5.0, 5.0]];
         assert_eq!(spend(&bands, 0), [5.0, 9.0]);

@@ -38,7 +38,7 @@ fn score<'a>(scores: &'a [Score], name: &str) -> &'a Score {
 }
 
 #[test]
-fn the_lineup_on_a_made_up_week() {
+fn lineup_ranks_estimators_on_generated_week() {
     let trace = Trace::parse(&week(), None).unwrap();
     let scores = evaluate(&trace, &[vec![0, 1, 2, 3]], lineup);
     let oracle = score(&scores, "oracle, 10 min");
@@ -87,7 +87,7 @@ fn fleet() -> String {
 
 /// The required results of the estimator, on a trace that allows them.
 #[test]
-fn slack_clears_its_bars_on_a_fleet_that_is_mostly_idle() {
+fn slack_meets_bars_on_idle_fleet() {
     let trace = Trace::parse(&fleet(), None).unwrap();
     let tasks: Vec<usize> = (0..20).collect();
     let ours = |trace: &Trace| lineup(trace).into_iter().skip(12).collect();
@@ -123,7 +123,7 @@ fn means_are_over_judgements() {
 }
 
 #[test]
-fn the_same_trace_and_seed_give_the_same_scores() {
+fn same_trace_and_seed_score_equally() {
     let trace = Trace::parse(&week(), None).unwrap();
     let few = |_: &Trace| lineup(&trace).into_iter().take(3).collect();
     let run = |seed| evaluate(&trace, &machines(&[0, 1, 2, 3], 2, 2, seed), few);
@@ -145,7 +145,7 @@ fn machines_hold_no_task_twice() {
 }
 
 #[test]
-fn the_highest_ahead_is_of_the_steps_after_and_not_of_now() {
+fn future_peak_excludes_current_step() {
     assert_eq!(
         highest_ahead(&[9.0, 1.0, 2.0, 5.0, 3.0], 2),
         [2.0, 5.0, 5.0]
@@ -154,7 +154,7 @@ fn the_highest_ahead_is_of_the_steps_after_and_not_of_now() {
 }
 
 #[test]
-fn limits_may_come_from_a_table_in_another_unit() {
+fn limits_table_may_use_another_unit() {
     let usage = "t_s,a,b\n0,100,0\n300,2600,50\n";
     let limits = "vm,cpu_count,cpu_capacity_mhz\nb,3,7800\na,1,2600\n";
     let trace = Trace::parse(usage, Some(limits)).unwrap();
@@ -195,7 +195,7 @@ fn tasks_come_go_and_are_missed() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused() {
+fn malformed_trace_is_refused() {
     let cases = [
         ("", TraceError::Empty, "the trace is empty"),
         (

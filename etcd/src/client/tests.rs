@@ -25,7 +25,7 @@ fn replace(old: &Pair, new: &Pair) {
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_and_a_changed_password_are_used_without_a_restart() {
+async fn new_certificate_and_password_apply_live() {
     let dir = tempfile::tempdir().unwrap();
     let ours = Authority::new(&dir.path().join("ours"));
     let former = Authority::new(&dir.path().join("former"));

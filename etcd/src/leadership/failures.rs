@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_that_repeats_is_logged_every_ten_seconds() {
+    fn repeated_failure_is_logged_periodically() {
         let mut failures = Failures::default();
         let begun = Instant::now();
         let mut at = |seconds, failure: &str| {

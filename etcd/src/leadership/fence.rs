@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_is_that_of_the_machine_since_it_was_started() {
+    fn boot_time_matches_machine_uptime() {
         let before = uptime();
         let now = BootTime::now();
         let hundredth = SECOND / 100;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_told_when_it_opens_and_when_it_ends() {
+    async fn fence_reports_opening_and_expiry() {
         let fence = Fence::closed_by(BootTime::of_runtime);
         fence.ended().await;
         let opening = tokio::spawn({

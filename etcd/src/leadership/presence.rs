@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn daemons_know_each_other_and_one_that_is_gone_is_listed_no_more() {
+    async fn departed_daemon_leaves_the_list() {
         let etcd = FakeEtcd::start();
         etcd.put("/m/masters/x", "not a master");
         let long = format!("{}:1", "z".repeat(254));

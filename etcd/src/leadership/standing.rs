@@ -84,7 +84,7 @@ mod tests {
     use crate::leadership::fence::BootTime;
 
     #[test]
-    fn a_leader_whose_lease_has_ended_is_suspended_before_its_role_says_so() {
+    fn expired_lease_suspends_before_role_changes() {
         let (_role, role) = watch::channel(Role::Leading);
         let fence = Fence::closed();
         let standing = Standing {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_sends_requests_to_the_leader_it_knows() {
+    fn standing_names_the_known_leader() {
         let (role, told) = watch::channel(Role::Following(None));
         let standing = Standing {
             role: told,

@@ -60,7 +60,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn the_role_changes_when_the_fence_and_the_writer_do() {
+    async fn role_follows_fence_and_writer() {
         let fence = Fence::closed_by(BootTime::of_runtime);
         let (written, writing) = watch::channel(Writing::default());
         let role = watch::Sender::new(Role::Recovering);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_writer_that_has_written_all_ends_no_role() {
+    async fn finished_writer_keeps_the_role() {
         let fence = Fence::never();
         let (written, writing) = watch::channel(Writing::default());
         let role = watch::Sender::new(Role::Recovering);

@@ -429,7 +429,7 @@ mod tests {
 
     /// Regression: with another `--cluster` one of three masters followed without a warning, and ended when it was elected.
     #[tokio::test(start_paused = true)]
-    async fn a_follower_learns_that_the_records_are_another_clusters() {
+    async fn follower_detects_records_of_another_cluster() {
         let named = |name: &str| Meta {
             format: 99,
             name: name.to_owned(),
@@ -464,7 +464,7 @@ mod tests {
 
     /// Data of earlier versions (`tests/recorded/registry-etcd.txt`), or with additions of later ones.
     #[test]
-    fn what_stands_beside_the_records_is_read_across_versions() {
+    fn meta_and_pointer_survive_version_changes() {
         let meta = Meta {
             format: 1,
             epoch: 7,

@@ -28,7 +28,7 @@ fn write(output: &OutputFile, text: &str) {
 }
 
 #[test]
-fn output_goes_on_in_the_owners_own_file() {
+fn output_appends_to_owners_plain_file() {
     let (_dir, inside, _) = place();
     let folder = Folder::open(&inside).expect("opened");
     let open = || folder.output_file(OsStr::new("out"), None, OFlag::O_APPEND);
@@ -45,7 +45,7 @@ fn output_goes_on_in_the_owners_own_file() {
 }
 
 #[test]
-fn whatever_is_no_plain_file_of_the_owners_is_refused() {
+fn opening_output_refuses_non_plain_files() {
     let (_dir, inside, outside) = place();
     let folder = Folder::open(&inside).expect("opened");
     symlink(outside.join("file"), inside.join("link")).expect("linked");
@@ -101,7 +101,7 @@ fn no_path_leads_out() {
 }
 
 #[test]
-fn what_was_there_keeps_its_mode_and_what_is_new_has_it_exactly() {
+fn new_folder_gets_exact_mode() {
     let (_dir, inside, _) = place();
     let folder = Folder::open(&inside).expect("opened");
     fs::create_dir(inside.join("old")).expect("made");
@@ -116,7 +116,7 @@ fn what_was_there_keeps_its_mode_and_what_is_new_has_it_exactly() {
 }
 
 #[test]
-fn a_tree_is_removed_to_any_depth_and_no_link_is_followed() {
+fn removal_handles_deep_trees_without_links() {
     let (_dir, inside, outside) = place();
     let tree = inside.join("a/tree");
     fs::create_dir_all(&tree).expect("made");
@@ -154,7 +154,7 @@ fn a_tree_is_removed_to_any_depth_and_no_link_is_followed() {
 
 /// A thread swaps a folder for a link and back as fast as it can, while files are made and removed below the folder.
 #[test]
-fn a_race_for_the_folder_is_never_won() {
+fn swapped_symlink_never_escapes_the_root() {
     let (_dir, inside, outside) = place();
     let folder = Folder::open(&inside).expect("opened");
     fs::create_dir(inside.join("real")).expect("made");
@@ -196,7 +196,7 @@ fn a_race_for_the_folder_is_never_won() {
 /// A process that fills one folder again and again, and an entry that nobody can remove, do not prevent the removal of the
 /// rest.
 #[test]
-fn what_is_filled_meanwhile_or_cannot_go_is_left_and_all_else_is_removed() {
+fn stubborn_entries_leave_the_rest_removable() {
     let (_dir, inside, _) = place();
     let folder = Folder::open(&inside).expect("opened");
     let tree = inside.join("tree");
@@ -236,7 +236,7 @@ fn what_is_filled_meanwhile_or_cannot_go_is_left_and_all_else_is_removed() {
 
 /// Each removed name changes the file that has all the others.
 #[test]
-fn all_names_of_one_file_are_removed_at_once() {
+fn removes_all_hard_links_at_once() {
     let (_dir, inside, _) = place();
     let tree = inside.join("tree");
     let file = tree.join("file");
@@ -253,7 +253,7 @@ fn all_names_of_one_file_are_removed_at_once() {
 /// Regression: on a machine that started with its clock a day ahead, one removal removed only a few thousand entries of a
 /// tree.
 #[test]
-fn what_is_dated_ahead_of_the_clock_is_removed_at_once() {
+fn future_timestamps_do_not_delay_removal() {
     let (_dir, inside, _) = place();
     fs::write(inside.join("file"), "text").expect("written");
     for number in 0..LATE_MAX + 1_000 {
@@ -273,7 +273,7 @@ fn what_is_dated_ahead_of_the_clock_is_removed_at_once() {
 }
 
 #[test]
-fn a_tree_can_be_removed_in_pieces() {
+fn tree_removal_can_be_split() {
     let (_dir, inside, _) = place();
     let mut deep = inside.join("tree");
     for level in 0..DEPTH_MAX + 8 {
@@ -299,7 +299,7 @@ fn a_tree_can_be_removed_in_pieces() {
 
 /// Regression: the removal forgot the failed entry and tried again at once.
 #[test]
-fn a_removal_that_is_stopped_tells_what_could_not_be_removed() {
+fn stopped_removal_names_remaining_entries() {
     let (_dir, inside, _) = place();
     let folder = Folder::open(&inside).expect("opened");
     let mut removal = Removal::new(&folder, now, &|| false);
@@ -312,7 +312,7 @@ fn a_removal_that_is_stopped_tells_what_could_not_be_removed() {
 }
 
 #[test]
-fn a_folder_that_several_enter_at_once_is_made_once() {
+fn concurrent_entering_creates_folder_once() {
     let (_dir, inside, _) = place();
     let folder = Folder::open(&inside).expect("opened");
     let folder = &folder;

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_groups_go_at_once_with_what_is_below() {
+    fn destroy_removes_empty_nested_groups() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let group = dir.path().join("c");
         fs::create_dir_all(group.join("leaf/deeper")).expect("made");
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_never_was_is_done() {
+    fn destroying_missing_container_is_done() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mut destroy = destroy(&dir.path().join("never"), Version::V1);
         assert_eq!(destroy.step(Duration::ZERO), Progress::Emptied);
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_removed_is_named_at_the_deadline() {
+    fn stuck_destroy_names_undeletable_groups() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let group = dir.path().join("c");
         fs::create_dir(&group).expect("made");
@@ -420,7 +420,7 @@ mod tests {
     const NOBODY: i32 = i32::MAX;
 
     #[test]
-    fn processes_that_stay_are_named_and_v1_is_frozen_then_thawed() {
+    fn destroy_names_survivors_and_thaws_v1() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let group = dir.path().join("c");
         fs::create_dir(&group).expect("made");

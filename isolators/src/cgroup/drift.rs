@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_for_the_same_are_no_difference() {
+    fn equivalent_values_are_no_drift() {
         use Controller::{Cpu, Memory, Pids};
         use DriftKind::{Differs, Higher};
         let v1 = "memory.limit_in_bytes";
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_unless_it_may_be() {
+    fn missing_required_knob_is_drift() {
         let must = KnobWrite::new(Controller::Cpu, "cpu.shares", 2);
         let may = KnobWrite::optional(Controller::Cpu, "cpu.idle", 1);
         let blind = KnobWrite::new(Controller::Devices, "devices.deny", "a");

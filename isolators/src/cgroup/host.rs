@@ -359,7 +359,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_missing_mount_table_names_its_path() {
+    fn missing_mount_table_error_names_path() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let error = Host::at(dir.path(), false).expect_err("there is none");
         assert!(error.to_string().contains("self/mountinfo"), "{error}");

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flat_files_are_read_by_whole_keys() {
+    fn flat_files_match_whole_keys() {
         let text = "oom 3\noom_kill 1\noom_group_kill 0\nbad x\n";
         assert_eq!(flat_value(text, "oom"), Some(3));
         assert_eq!(flat_value(text, "oom_kill"), Some(1));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_knob_is_none_and_a_missing_group_has_no_pids() {
+    fn missing_knob_and_group_read_empty() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         assert_eq!(number(dir.path(), "pids.current"), None);
         fs::write(dir.path().join("pids.max"), "max\n").expect("written");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_that_is_not_there_is_taken_for_none() {
+    fn only_missing_file_reads_as_none() {
         let read = |errno| fact_of(Err(io::Error::from_raw_os_error(errno)));
         for errno in [libc::ENOENT, libc::ENODEV] {
             assert_eq!(read(errno).expect("a fact"), None);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn pids_that_would_mean_a_group_are_left_out() {
+    fn pid_list_skips_zero_and_negative() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         fs::write(dir.path().join("cgroup.procs"), "0\n17\n-1\n\n").expect("written");
         assert_eq!(list_pids(dir.path()).expect("read"), [17]);

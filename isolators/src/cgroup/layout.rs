@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn hybrid_limits_by_v1_and_tracks_by_v2() {
+    fn hybrid_uses_v1_limits_v2_tracking() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let v1 = ["cpu", "cpuacct", "memory", "pids", "freezer"];
         let host = fixture(dir.path(), &v1, Some("hugetlb"));
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_is_taken_from_v2_where_v1_lacks_it() {
+    fn v2_provides_controllers_missing_in_v1() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let host = fixture(
             dir.path(),
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_is_found_by_its_folders() {
+    fn nested_containers_are_found_by_folder() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         for (trees, unified) in [(&["freezer"][..], None), (&[][..], Some(""))] {
             let kind = dir.path().join(format!("{}", trees.len()));
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_outside_and_missing_controllers_are_refused() {
+    fn escaping_root_or_missing_controller_fails() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let host = fixture(dir.path(), &["cpu", "cpuacct", "freezer"], None);
         for root in ["", "/abs", "../up", "a/../b", "."] {
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_and_a_container_are_made_in_every_tree() {
+    fn groups_are_created_in_every_tree() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let host = fixture(
             dir.path(),
@@ -567,7 +567,7 @@ mod tests {
 
     /// Regression: checks of containers in removal left their groups and the groups around them behind.
     #[test]
-    fn a_nested_container_does_not_remake_the_container_around_it() {
+    fn nested_container_keeps_its_parent_group() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let host = fixture(
             dir.path(),

@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_plain_name_is_a_unit() {
+    fn unit_names_must_be_plain() {
         let both = Some(("meseta.slice".to_owned(), "meseta-tasks.scope".to_owned()));
         assert_eq!(units(Path::new("meseta")), both);
         for root in ["", "meseta-test-1", "a/b", "../x", "a.b"] {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_is_asked_for_with_as_many_properties_as_are_counted() {
+    fn scope_request_property_count_is_exact() {
         let all = request("meseta.slice", "meseta-tasks.scope", 17);
         let at = all.iter().position(|one| one == "ssa(sv)a(sa(sv))");
         let rest = &all[at.expect("the signature") + 1..];
@@ -357,7 +357,7 @@ mod tests {
     /// Regression: from the folder alone an agent could not recognize a scope, and made the folder itself when systemd had
     /// removed it.
     #[test]
-    fn a_scope_is_known_by_its_folder() {
+    fn scope_is_recognized_by_its_folder() {
         let both = Some(("meseta.slice".to_owned(), "meseta-tasks.scope".to_owned()));
         assert_eq!(units_of(Path::new("meseta.slice/meseta-tasks.scope")), both);
         for root in [
@@ -379,7 +379,7 @@ mod tests {
 
     /// Regression: a failed scope of an older version stayed loaded, and each launch failed until the machine was rebooted.
     #[test]
-    fn a_scope_that_has_failed_is_reset_and_asked_for_again() {
+    fn failed_scope_is_reset_and_retried() {
         use std::cell::RefCell;
         use std::os::unix::process::ExitStatusExt as _;
 
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_in_which_nothing_runs_is_removed_whole() {
+    fn idle_scope_folder_is_removed_whole() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let scope = dir.path().join("x-tasks.scope");
         let group = |path: &str, pids: &str| {
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_without_v2_alone_have_no_scope() {
+    fn scope_requires_pure_v2_host() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mut host = fixture(dir.path(), &["cpu", "memory"], Some("pids"));
         let before = host.clone();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_is_kept_by_its_leaf() {
+    fn scope_is_kept_by_its_leaf() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         assert!(!is_kept(dir.path()));
         fs::create_dir(dir.path().join(PAUSE)).expect("made");

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_cannot_be_made_keeps_path_and_errno() {
+    fn failed_group_creation_reports_path_errno() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         fs::write(dir.path().join("file"), "").expect("written");
         let error = create_with_parents(&dir.path().join("file/below"), Controller::Memory);
@@ -197,7 +197,7 @@ mod tests {
     /// Regression: an EIO of this read left the group of a check without processors, and the agent reported its task as
     /// unhealthy.
     #[test]
-    fn a_group_whose_processors_cannot_be_read_is_not_taken_for_one_without() {
+    fn unreadable_cpuset_is_not_treated_empty() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let group = dir.path().join("outer/inner");
         fs::create_dir_all(&group).expect("made");

@@ -86,7 +86,7 @@ mod tests {
     const WANTED: [Controller; 2] = [Controller::Cpu, Controller::Memory];
 
     #[test]
-    fn below_a_delegated_root_nothing_above_is_touched() {
+    fn v2_touches_nothing_above_delegated_root() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mount = dir.path();
         group(mount, "cpu memory pids", "");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_enabled_already_is_not_written() {
+    fn enabled_controllers_are_not_written_again() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mount = dir.path();
         group(mount, "cpu memory", "cpu memory");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_that_the_tree_lacks_is_named() {
+    fn v2_error_names_missing_controller() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         group(dir.path(), "hugetlb", "");
         let error = create_instance(dir.path(), Path::new("m"), &[Controller::Pids]);

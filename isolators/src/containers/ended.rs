@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_read_back_and_counts_once() {
+    fn noted_container_is_restored_counted_once() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         assert!(Ended::read(dir.path()).expect("nothing").is_empty());
         let mut ended = Ended::default();
@@ -162,14 +162,14 @@ mod tests {
 
     /// Otherwise the file would be written again without its contents.
     #[test]
-    fn what_cannot_be_read_is_not_taken_for_nothing() {
+    fn unreadable_file_is_an_error() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         fs::create_dir(dir.path().join(FILE)).expect("made");
         assert!(Ended::read(dir.path()).is_err());
     }
 
     #[test]
-    fn lines_that_make_no_sense_are_nothing() {
+    fn malformed_lines_are_ignored() {
         let line = "gone 1 2 3 4 5 6 7 8 0.5";
         assert_eq!(Ended::from_text(line).gone.memory.oom_kills, Some(6));
         for text in [

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_supervisor_and_a_task_that_was_moved_are_found() {
+    fn detects_stopped_supervisor_and_moved_task() {
         const INSIDE: &str = "9:pids:/\n4:cpu,cpuacct:/meseta/agent-1/c\n\
             3:memory:/docker/7/meseta/agent-1/c/own\n0::/meseta/agent-1/c/leaf\n";
         let moved = INSIDE.replace("/docker/7/meseta/agent-1/c/own", "/");

@@ -384,7 +384,7 @@ mod tests {
 
     /// Regression: while the agent had no descriptors left, all limits counted as removed with their groups.
     #[test]
-    fn a_limit_that_cannot_be_read_is_not_taken_for_gone() {
+    fn unreadable_limit_is_not_treated_missing() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let groups = Groups {
             dirs: vec![group(dir.path(), "")],
@@ -401,7 +401,7 @@ mod tests {
 
     /// Regression: launches during the restoration of the scope found its folder or the instance's half made, and failed.
     #[test]
-    fn groups_are_made_when_what_they_are_in_is_whole() {
+    fn groups_wait_for_restored_scope() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let scope = dir.path().join("scope");
         let making = RwLock::new(());
@@ -441,7 +441,7 @@ mod tests {
     /// Regression: the kernel killed a worker of a task group, and nobody heard of the kill before the task ended well, hours
     /// later.
     #[test]
-    fn version_1_kills_within_count_where_the_limit_is() {
+    fn v1_counts_nested_kills_at_limit() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let root = dir.path();
         make(root, "", "67108864\n", 1);
@@ -464,7 +464,7 @@ mod tests {
 
     /// Regression: the end of each task of a group read the groups of all others.
     #[test]
-    fn the_end_of_a_task_does_not_look_at_the_groups_beside_it() {
+    fn task_end_reads_no_sibling_groups() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let root = dir.path();
         make(root, "", "67108864\n", 0);

@@ -468,7 +468,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_printed_as_mesos_prints_them() {
+    fn bytes_use_mesos_format() {
         for (bytes, text) in [
             (0, "0B"),
             (64 << 20, "64MB"),

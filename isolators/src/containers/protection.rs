@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn every_level_protects_what_is_in_it() {
+    fn every_level_protects_its_descendants() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let root = dir.path().join("meseta");
         let instance = root.join("i1");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_protected_as_its_scope_unless_the_operator_says_how() {
+    fn slice_protection_follows_scope_unless_configured() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let slice = dir.path().join("meseta.slice");
         let root = slice.join("meseta-tasks.scope");

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_folder_without_a_supervisors_word_is_of_what_was_never_begun() {
+    fn only_missing_supervisor_file_means_unstarted() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         assert!(has_no_supervisor(dir.path()));
         assert!(!has_no_supervisor(&dir.path().join("wiped")));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn only_folders_with_a_containers_name_are_containers() {
+    fn recovery_lists_only_container_folders() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         for name in ["c1", ".supervisors", "bad name"] {
             fs::create_dir(dir.path().join(name)).expect("made");

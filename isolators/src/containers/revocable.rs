@@ -262,7 +262,7 @@ mod tests {
 
     /// Regression: a nested container with a limit of its own could not start below a throttle.
     #[test]
-    fn the_ceiling_of_a_quota_is_the_lowest_above_it() {
+    fn quota_ceiling_is_lowest_ancestor_quota() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let quota = |quota, period| [(QUOTA_FILE, quota), (PERIOD_FILE, period)];
         let revocable = root.path().join("meseta/i/.revocable");
@@ -291,7 +291,7 @@ mod tests {
 
     /// Regression: with files in tmpfs and without swap, revocable work slept at every allocation.
     #[test]
-    fn the_ceiling_of_memory_is_no_less_than_what_cannot_be_taken_back() {
+    fn memory_ceiling_covers_unreclaimable_memory() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let ceiling = |version, bytes| {
             let group = group(version, dir.path(), Controller::Memory);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_process_that_holds_the_socket_and_is_still_there_is_found() {
+    fn socket_lookup_finds_only_live_holder() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("one");
         let socket = Socket {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_outside_only_if_a_process_there_is_seen_to_hold_it() {
+    fn socket_is_outside_only_with_holder() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("one");
         let socket = Socket {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_found_by_its_number() {
+    fn cgroup_path_is_found_by_inode() {
         // The machine's own version 2 tree, if mounted.
         let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
         let mut mounts = mounts.into_iter();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_found_at_any_depth_but_not_those_of_supervisors() {
+    fn folder_search_skips_supervisor_groups() {
         let root = tempfile::tempdir().expect("a directory");
         let inode = |path: &str| {
             let path = root.path().join(path);

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launcher_that_found_no_descriptors_may_find_them_later() {
+    fn launcher_descriptor_shortage_can_be_retried() {
         for (errno, expected) in [
             (libc::EMFILE, true),
             (libc::ENOMEM, true),

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_cannot_give_is_named() {
+    fn lacking_names_unsupported_isolators() {
         assert_eq!(
             Isolation::lacking(&host(true, Mode::Legacy)),
             (vec![], vec![])
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_and_bad_ones_refused() {
+    fn isolation_lists_parse_or_fail() {
         let isolation = Isolation::parse(" cgroups/cpu,namespaces/pid ,").expect("good");
         assert_eq!(
             isolation.names().collect::<Vec<_>>(),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_on_only_when_asked_for() {
+    fn new_isolators_need_explicit_choice() {
         let host = host(true, Mode::Legacy);
         let usual: Vec<_> = Isolation::default_for(&host).names().collect();
         assert_eq!(usual, BY_DEFAULT);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn all_cgroups_are_those_of_the_host() {
+    fn cgroups_all_resolves_to_host_controllers() {
         let isolation = Isolation::parse("cgroups/all").expect("good");
         assert!(isolation.has("cgroups/mem") && isolation.needs_groups());
         let resolved = isolation.resolved(&host(true, Mode::Legacy));
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_given_is_said() {
+    fn check_reports_unsupported_isolator() {
         let isolation = Isolation::parse("cgroups/mem").expect("good");
         assert_eq!(
             isolation.check(&host(false, Mode::Legacy)),
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_has_an_isolator_of_that_name() {
+    fn every_name_matches_its_isolator() {
         let node = NodeOptions::default();
         // An alias, which is replaced before anything is built.
         for name in NAMES.into_iter().filter(|name| *name != "cgroups/all") {
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn isolators_of_cgroups_have_their_controllers_and_the_freezer() {
+    fn cgroup_isolators_imply_controllers_and_freezer() {
         for name in NAMES {
             let own: &[Controller] = match name {
                 "cgroups/blkio" => &[Controller::Blkio],

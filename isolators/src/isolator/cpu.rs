@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_and_threads_are_counted_where_asked() {
+    fn process_and_thread_counts_are_optional() {
         for (version, below, threads) in [
             (Version::V1, "", "tasks"),
             (Version::V2, "leaf", "cgroup.threads"),
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn v1_and_v2_usage_are_the_same_figures() {
+    fn v1_and_v2_usage_agree() {
         let v1 = read(
             Version::V1,
             &[
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_none() {
+    fn missing_cpu_figures_are_none() {
         assert_eq!(read(Version::V1, &[]), ContainerUsage::default());
         let unlimited = read(
             Version::V2,
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_is_read_from_the_unified_tree() {
+    fn pressure_comes_from_unified_tree() {
         let usage = read(
             Version::V2,
             &[

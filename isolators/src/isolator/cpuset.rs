@@ -54,7 +54,7 @@ mod tests {
     use crate::cgroup::Version;
 
     #[test]
-    fn only_what_the_operator_says_is_written() {
+    fn only_configured_cpusets_are_written() {
         let node = NodeOptions {
             cpuset_cpus: Some("0-1".to_owned()),
             cpuset_mems: Some("0".to_owned()),

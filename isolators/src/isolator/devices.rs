@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_denied_before_anything_is_allowed() {
+    fn devices_are_denied_before_allowed() {
         let more = ["c 10:229 rw".parse().expect("good")];
         let isolator = Devices::new(&more);
         let none = Demand::default();

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_counted_once_and_links_are_not_followed() {
+    fn blocks_counted_once_links_not_followed() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let root = dir.path().join("sandbox");
         fs::create_dir_all(root.join("a/b")).expect("made");
@@ -235,7 +235,7 @@ mod tests {
 
     /// The walk enters a folder in the middle of its parent's list, and then continues the parent.
     #[test]
-    fn every_entry_is_counted_once_whatever_comes_between() {
+    fn every_entry_is_counted_once() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let name = |number: usize| format!("{number:0>250}");
         // More names than one read of the folder returns.
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_a_name_count_in_the_innermost_folder() {
+    fn deleted_files_count_in_innermost_folder() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let root = fs::canonicalize(dir.path()).expect("a path");
         fs::create_dir_all(root.join("sandbox/volume")).expect("made");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_broken_by_one_byte_more() {
+    fn quota_breach_starts_one_byte_over() {
         let usage = |used_bytes| DiskUsage {
             path: "/s".into(),
             used_bytes,

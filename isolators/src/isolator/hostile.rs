@@ -178,17 +178,17 @@ fn try_all(version: Version, table: &[(&str, &str)], figures_known: usize) {
 }
 
 #[test]
-fn a_damaged_file_of_v2_is_absent_and_disturbs_nothing() {
+fn damaged_v2_file_reads_as_absent() {
     try_all(Version::V2, V2, 33);
 }
 
 #[test]
-fn a_damaged_file_of_v1_is_absent_and_disturbs_nothing() {
+fn damaged_v1_file_reads_as_absent() {
     try_all(Version::V1, V1, 27);
 }
 
 #[test]
-fn a_kernel_without_pressure_has_no_pressure() {
+fn kernel_without_psi_reports_no_pressure() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     for (file, text) in V2 {
         if !file.ends_with(".pressure") {

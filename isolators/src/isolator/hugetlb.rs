@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ceiling_is_written_once_for_every_page_size() {
+    fn hugetlb_ceiling_is_written_per_size() {
         for (version, knob) in [
             (Version::V1, "hugetlb.2MB.limit_in_bytes=4096"),
             (Version::V2, "hugetlb.2MB.max=4096"),

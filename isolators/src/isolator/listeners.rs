@@ -48,7 +48,7 @@ mod tests {
 
     /// Regression: the tens of thousands of connections of one tenant were read again for each container.
     #[test]
-    fn the_table_of_connections_is_read_once_for_all_containers() {
+    fn connection_table_is_read_once() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let proc = dir.path();
         std::fs::create_dir_all(proc.join("1/net")).expect("made");
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_of_our_own_is_found_by_its_inode() {
+    fn own_listener_is_found_by_inode() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
         let port = socket.local_addr().expect("bound").port();
         let found = read(Path::new("/proc")).expect("read");

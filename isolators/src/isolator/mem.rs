@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn later_the_hard_limit_is_only_raised() {
+    fn existing_hard_limit_is_only_raised() {
         let now = |limit| Observed {
             memory_limit: Some(limit),
             ..Observed::default()
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_burst_is_a_likelier_oom_victim() {
+    fn only_burstable_tasks_raise_oom_score() {
         let total_memory_bytes = Some(8192 * MB);
         let options = IsolatorOptions {
             total_memory_bytes,
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_is_limited_in_the_order_the_kernel_allows() {
+    fn swap_limit_follows_kernel_order() {
         let fresh = Observed {
             fresh: true,
             ..Observed::default()

@@ -148,7 +148,7 @@ mod tests {
 
     /// Version 2 since Linux 6.11 counts a refusal in the outer groups, so adding it would count it twice.
     #[test]
-    fn what_a_nested_container_was_refused_is_added_where_the_kernel_does_not() {
+    fn nested_pid_refusals_are_added_once() {
         for (version, tells_both, expected) in [
             (Version::V1, false, Some(3)),
             (Version::V2, false, Some(3)),
@@ -171,7 +171,7 @@ mod tests {
 
     /// Regression: with `--cgroups_cpu_enable_pids_and_tids_count` the threads of nested containers counted twice.
     #[test]
-    fn threads_that_are_counted_around_are_not_added_by_another_isolator() {
+    fn nested_threads_are_counted_once() {
         let dir = super::super::testing::folder_of(&[
             ("pids.current", "7\n"),
             ("cgroup.procs", "10\n11\n"),

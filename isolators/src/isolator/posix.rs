@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_procfs_that_hides_its_processes_gives_no_figure() {
+    fn hidden_procfs_gives_no_figures() {
         let proc = tempfile::tempdir().expect("a temporary folder");
         assert_eq!(usage_of(proc.path()), ContainerUsage::default());
         // The supervisor is visible, and its task of another user is not: the figures are absent, not zero.

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_hard_limit_is_above_the_agents_own_unless_it_is_granted() {
+    fn hard_rlimit_is_capped_unless_granted() {
         let limit = |resource, hard| Rlimit {
             resource,
             soft: 1,
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_are_priorities_are_told_from_others() {
+    fn priority_rlimits_are_recognized() {
         let limit = |resource, soft, hard| Rlimit {
             resource,
             soft,

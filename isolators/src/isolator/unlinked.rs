@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shortage_of_the_agent_is_not_taken_for_absence() {
+    fn agent_shortage_is_not_absence() {
         let of = |errno| unless_gone::<()>(Err(io::Error::from_raw_os_error(errno)));
         for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
             assert!(of(errno).is_err(), "{errno}");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_name_is_found_where_it_was() {
+    fn deleted_open_file_is_located() {
         let dir = tempfile::tempdir().expect("a folder");
         let dir = fs::canonicalize(dir.path()).expect("a path");
         let held = |name: &str, bytes: usize| {

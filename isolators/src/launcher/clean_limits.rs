@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_start_clean_within_the_hard_ones() {
+    fn soft_limits_stay_within_hard_limits() {
         let at = |hard: u64, resource: u32| {
             let mut limits = clean_limits(|_| Some(hard));
             let found = limits.find(|[one, ..]| *one == u64::from(resource));

@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_is_replaced_that_does_not_answer_and_no_other() {
+    fn only_silent_launcher_is_replaced() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let (launcher, theirs, pid) = played(dir.path());
         let answering = std::thread::spawn(move || {
@@ -647,7 +647,7 @@ mod tests {
     /// Regression: a process of a container may kill a process that enters the container, before its exec. That killed the
     /// launcher as well, and with it the launches of other containers.
     #[test]
-    fn a_task_killed_before_its_exec_costs_no_launcher_and_is_not_begun_again() {
+    fn killed_task_keeps_launcher_unretried() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let (launcher, theirs, pid) = played(dir.path());
         let noted = dir.path().join(SUPERVISOR_FILE);
@@ -666,7 +666,7 @@ mod tests {
 
     /// A launch without any report is repeated by the same launcher if that launcher works.
     #[test]
-    fn a_launcher_that_answers_is_kept_when_a_supervisor_came_to_nothing() {
+    fn answering_launcher_survives_lost_supervisor() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let (launcher, theirs, pid) = played(dir.path());
         let playing = std::thread::spawn(move || {
@@ -687,7 +687,7 @@ mod tests {
 
     /// Regression, found by damaging files of running tasks: the agent did not start.
     #[test]
-    fn a_folder_in_place_of_its_log_keeps_no_launcher_away() {
+    fn folder_at_log_path_allows_launcher() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir(dir.path().join("launcher.log")).expect("made");
         let options = LauncherOptions {

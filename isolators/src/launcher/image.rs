@@ -92,7 +92,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn the_copy_is_sealed_and_runs_no_longer_than_what_is_loaded() {
+    fn image_copy_is_sealed_and_trimmed() {
         let image = File::from(seal_own_executable().expect("sealed"));
         let own = File::open("/proc/self/exe").expect("opened");
         let length = image.metadata().expect("metadata").len();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_has_no_loaded_length() {
+    fn non_elf_has_no_loaded_length() {
         let file = tempfile::tempfile().expect("a temporary file");
         file.write_all_at(&[b'x'; 100], 0).expect("written");
         assert_eq!(loaded_length(&file), None);

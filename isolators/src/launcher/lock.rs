@@ -115,7 +115,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(30);
 
     #[test]
-    fn a_lock_is_waited_for_until_its_last_copy_is_closed() {
+    fn lock_wait_covers_every_copy() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join(LOCK_FILE);
         let one = share(&path).expect("shared");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_that_was_stopped_is_ended_once_its_agent_has() {
+    fn stopped_launcher_ends_after_its_agent() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join(LOCK_FILE);
         let identity = |pid: u32| {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_names_who_holds_the_lock_and_its_parent() {
+    fn lock_file_names_holder_and_parent() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join(LOCK_FILE);
         let _held = share(&path).expect("shared");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_in_its_place_is_locked_as_well() {
+    fn folder_can_replace_lock_file() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let held = share(dir.path()).expect("shared");
         let free = |timeout| wait(dir.path(), timeout, Duration::ZERO).expect("looked at");

@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_looked_up_by_name_only() {
+    fn users_are_resolved_by_name_only() {
         let root = Credentials::lookup("root").expect("every machine has one");
         assert_eq!((root.uid, root.gid), (0, 0));
         for name in ["0", "", "no such user", "a\0b"] {

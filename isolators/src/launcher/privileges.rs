@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_bounded_away_is_dropped() {
+    fn capabilities_outside_bounding_are_dropped() {
         let held = caps::read(None, CapSet::Bounding).expect("readable");
         let kept = caps::Capability::CAP_CHOWN;
         let capabilities = Capabilities::new(CapabilitySets {

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_allow_what_the_rules_say_and_nothing_else() {
+    fn bpf_program_allows_only_its_rules() {
         let rules = ["c 1:3 rw", "b 8:* r", "c *:* m"].map(|text| text.parse().expect("good"));
         let code = program(&rules);
         for (kind, access, major, minor, expected) in [

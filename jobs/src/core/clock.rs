@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn next_scheduler_goes_on_whatever_its_clock_says() {
+    fn next_scheduler_continues_despite_wrong_clock() {
         let seconds = Duration::from_secs;
         let now = |moment: u64, unix: u64| Now {
             moment: Moment::ORIGIN + seconds(moment),

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dealt_with_is_given_by_no_moment_before_it() {
+    fn dealt_times_are_never_given_again() {
         for seed in 0..200_u64 {
             let (mut dealt, mut all) = (Dealt::default(), [false; 100]);
             for step in 0..10 {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_of_very_many_spans_is_forgotten() {
+    fn full_list_forgets_the_earliest_span() {
         let mut dealt = Dealt::default();
         for number in (0..2 * SPANS_MAX as u64).rev() {
             dealt.add(at(number * 10), at(number * 10 + 5));

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kills_of_a_large_job_keep_neither_another_role_nor_another_job_waiting() {
+    fn large_kill_delays_no_other_job() {
         let due = |role: &str, job: &str, kills, pressed| Due {
             role: Some(role.to_owned()),
             job: job.to_owned(),

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_go_on_behind_the_last_and_begin_anew_behind_the_highest() {
+    fn ports_continue_and_wrap_around() {
         let ports = |numbers: &[u16]| -> BTreeMap<String, u16> {
             let named = numbers.iter().map(|number| (format!("p{number}"), *number));
             named.collect()
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_that_are_remembered_are_bounded() {
+    fn remembered_agents_are_bounded() {
         let mut next = NextPorts::default();
         let ports = BTreeMap::from([("p".to_owned(), 1)]);
         for number in 0..AGENTS_MAX + 10 {

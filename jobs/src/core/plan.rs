@@ -423,7 +423,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_values_of_variables_are_not_told() {
+    fn variable_values_are_hidden() {
         let before =
             json!({ "count": 1, "task": { "env": { "A": "hidden", "B": "hidden", "C": "x" } } });
         let after =

@@ -312,14 +312,14 @@ mod tests {
     }
 
     #[test]
-    fn an_accept_is_no_longer_than_a_master_takes() {
+    fn accept_stays_within_master_limit() {
         assert_eq!(sent("x", 1), [ACCEPT_TASKS_MAX]);
         let long = sent(&"x".repeat(50_000), 1);
         assert!((300..336).contains(&long[0]), "{long:?} tasks of 50 kB");
     }
 
     #[test]
-    fn accepts_that_are_refused_together_halve_the_limits_once() {
+    fn accepts_refused_together_halve_limits_once() {
         let mut limits = AcceptLimits::default();
         let at = |seconds: u64| Duration::from_secs(1_000 + seconds);
         limits.refused(at(0), 1);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_accept_cannot_carry_goes_to_other_agents() {
+    fn tasks_beyond_accept_move_to_others() {
         assert_eq!(sent("x", 3), [ACCEPT_TASKS_MAX, ACCEPT_TASKS_MAX, 0]);
     }
 }

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_that_a_task_would_exceed_is_named_and_no_other() {
+    fn only_the_exceeded_limit_is_named() {
         let consumed = [("cpus", 0.3), ("mem", 48.0)];
         let own = quota(&[("cpus", 0.3), ("mem", 128.0)], &consumed);
         let quotas: Quotas = [("eng/web".to_owned(), own)].into_iter().collect();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn task_larger_than_every_agent_is_told_at_once() {
+    fn too_large_task_is_reported_immediately() {
         let amounts = |amounts: &[(&str, f64)]| quota(&[], amounts).consumed;
         let largest = amounts(&[("cpus", 0.05), ("mem", 64.0)]);
         let quotas = Quotas::default().with_largest(Some(largest));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_a_role_above_is_in_the_way_and_revocable_cpus_are_in_none() {
+    fn parent_limits_apply_except_revocable_cpus() {
         let above = quota(&[("cpus", 1.0)], &[("cpus", 0.95)]);
         let quotas: Quotas = [("eng".to_owned(), above)].into_iter().collect();
         let none = Change::default();

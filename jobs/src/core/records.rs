@@ -457,7 +457,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_reads_back_and_a_newer_one_is_refused() {
+    fn record_round_trips_and_refuses_newer() {
         let slot = Slot {
             attempt: 3,
             not_before: Duration::from_millis(1_500),

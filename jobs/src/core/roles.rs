@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_that_are_taken_are_asked_for_at_once() {
+    fn taken_roles_are_requested_immediately() {
         let mut roles = roles(&["a", "b"]);
         assert_eq!(settle(&mut roles, at(0), &[]), [set(&["a", "b"])]);
         assert_eq!(roles.taken(), set(&["a", "b"]));
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_role_keeps_no_other_one_out_and_is_asked_for_ever_more_rarely() {
+    fn refused_role_is_retried_more_rarely() {
         let mut roles = roles(&["a", "b", "c"]);
         let asked = settle(&mut roles, at(0), &["b"]);
         let expected = [
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_that_is_refused_begins_again_without_roles() {
+    fn refused_subscription_restarts_without_roles() {
         let mut roles = roles(&["a", "b"]);
         settle(&mut roles, at(0), &[]);
         roles.disconnected();
@@ -678,7 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_an_earlier_stream_says_nothing() {
+    fn answer_of_earlier_stream_is_ignored() {
         let mut roles = roles(&["a"]);
         assert!(roles.update(at(0)).is_some());
         roles.subscribed(&with(&[]));
@@ -687,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn withdrawn_role_keeps_no_new_role_out() {
+    fn withdrawn_role_delays_no_new_role() {
         for (withdrawn, is_named) in [("a", true), ("c", true), ("b", false)] {
             let mut roles = roles(&["a", "b", "c"]);
             settle(&mut roles, at(0), &[]);
@@ -718,7 +718,7 @@ mod tests {
     }
 
     #[test]
-    fn several_withdrawn_roles_keep_no_new_role_out() {
+    fn several_withdrawn_roles_delay_no_others() {
         let mut roles = roles(&["a", "b", "c", "d"]);
         settle(&mut roles, at(0), &[]);
         roles.by_name.insert("x".to_owned(), Role::default());

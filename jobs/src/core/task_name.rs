@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_reads_back_also_of_a_job_with_dots() {
+    fn id_round_trips_for_dotted_job() {
         let name = TaskName {
             job: "web.1.2".to_owned(),
             version: 3,

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_in_order_whatever_came_and_went() {
+    fn places_stay_ordered_after_any_change() {
         let mut tasks = Tasks::default();
         let mut expected = BTreeSet::new();
         for step in 0..600_u32 {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_far_behind_costs_no_step_for_each_task_before_it() {
+    fn far_page_skips_earlier_tasks_cheaply() {
         let mut tasks = Tasks::default();
         for index in 0..50_000 {
             insert(&mut tasks, task(0, index, 1));

@@ -556,7 +556,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_away_from_a_task_is_no_failure_of_it() {
+    fn taken_away_task_counts_as_lost() {
         let end_of_task = |reason: Option<Reason>, has_run| {
             let status = TaskStatus {
                 reason: reason.map(Into::into),

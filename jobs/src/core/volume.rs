@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_heard_of_once_is_not_unsaid() {
+    fn known_facts_are_never_unlearned() {
         use Presence::{Absent, Present, Unknown};
         for (before, step, outcome, after) in [
             (
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ids_of_volumes_and_their_operations_read_back() {
+    fn volume_and_operation_ids_round_trip() {
         let task: TaskName = "db.1.3.0.2.7".parse().unwrap();
         let id = VolumeId {
             task,

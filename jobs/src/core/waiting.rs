@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_is_the_same_whatever_was_taken_from_it() {
+    fn waiting_matches_a_plain_set() {
         for seed in 0..50_u32 {
             let (mut waiting, mut all) = (Waiting::all(20), BTreeSet::new());
             all.extend((0..20).map(|index| (Duration::ZERO, index)));

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_is_found_where_it_stands() {
+    fn every_value_has_its_position() {
         let text = "{ \"a\\\"\" : [1, 2.5 , true,null],\n \"b\": {\"c\": \"\\u00fc\"}, \"d\": {}, \"e\": []}";
         let tree = from_json(text).expect("JSON");
         let a = tree.get("a\"").expect("a key with a quote");
@@ -157,7 +157,7 @@ mod tests {
 
     /// Regression: the reader treated such a text as empty and reported it as missing.
     #[test]
-    fn half_a_character_is_told_with_its_place() {
+    fn half_a_character_names_its_position() {
         let text = "{\n \"a\": \"x\\ud800y\" }";
         let (at, words) = from_json(text).expect_err("no text");
         assert!(text[at..].len() <= 6 && at > 7, "{at}");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_json_is_told_with_its_place() {
+    fn invalid_json_names_its_position() {
         let (at, words) = from_json("{\n  \"a\": tru\n}").expect_err("no JSON");
         assert_eq!((at, words.as_str()), (12, "expected ident"));
         assert!(from_json(&"[".repeat(1000)).is_err());

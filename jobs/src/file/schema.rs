@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_takes_every_example_of_one_job_and_of_several() {
+    fn schema_accepts_every_example() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/jobs");
         let (mut seen, mut lists) = (0, 0);
         for entry in std::fs::read_dir(folder).expect("the examples") {

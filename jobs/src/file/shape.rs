@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_default_has_the_shape_of_its_field() {
+    fn every_default_matches_its_field_shape() {
         for section in JOB.all() {
             for field in section.fields {
                 let Presence::Default(text) = field.presence else {

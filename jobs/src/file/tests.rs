@@ -48,7 +48,7 @@ max_unavailable = 1
 "#;
 
 #[test]
-fn a_service_says_what_it_means() {
+fn service_file_means_its_fields() {
     let spec = from_toml(WEB).expect("a job");
     assert_eq!((spec.name.as_str(), spec.role.as_str()), ("web", "shop"));
     assert_eq!((spec.count, spec.priority), (3, 50));
@@ -82,7 +82,7 @@ fn a_service_says_what_it_means() {
 }
 
 #[test]
-fn the_shortest_file_is_a_service_of_one_instance() {
+fn shortest_file_is_one_instance_service() {
     let spec = from_toml("name = \"a\"\n[task]\nargv = [\"/bin/true\"]\n").expect("a job");
     assert_eq!((spec.count, spec.role.as_str()), (1, "*"));
     assert_eq!(
@@ -94,7 +94,7 @@ fn the_shortest_file_is_a_service_of_one_instance() {
 }
 
 #[test]
-fn an_update_of_a_job_with_a_volume_replaces_in_place() {
+fn volume_update_replaces_in_place() {
     let text = "name = \"db\"\nrole = \"data\"\n[task]\ncommand = \"a\"\n[volume]\nsize = \"1GB\"\npath = \"data\"\n";
     let spec = from_toml(text).expect("a job");
     let Kind::Service(service) = spec.kind else {
@@ -134,7 +134,7 @@ fn json_says_the_same() {
 
 /// Regression: such files were refused, which every agent fetches.
 #[test]
-fn a_file_is_fetched_to_each_path_below_the_sandbox() {
+fn file_reaches_each_path_in_sandbox() {
     let read = |file: &str| {
         from_toml(&format!(
             "name = \"a\"\n[task]\ncommand = \"b\"\nuris = [{{ uri = \"u\", output_file = \"{file}\" }}]\n"
@@ -151,7 +151,7 @@ fn a_file_is_fetched_to_each_path_below_the_sandbox() {
 
 /// Regression: the command line's JSON of such a file said that it is unpacked too, and was refused.
 #[test]
-fn a_file_is_made_executable_instead_of_unpacked() {
+fn file_is_executable_instead_of_unpacked() {
     let text = |fields| {
         format!(
             "name = \"a\"\n[task]\ncommand = \"b\"\nuris = [{{ uri = \"/bin/b\", {fields} }}]\n"
@@ -240,7 +240,7 @@ fn every_example_is_a_job() {
 }
 
 #[test]
-fn healthy_after_is_long_enough_for_faults_to_show() {
+fn healthy_after_lets_faults_appear() {
     let healthy_after = |rest: &str| {
         let text = format!("name = \"a\"\n{rest}[task]\ncommand = \"true\"\n");
         let spec = from_toml(&text).expect("a job");

@@ -102,7 +102,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn one_caller_keeps_no_other_from_having_its_file_read() {
+    async fn file_read_delays_no_other_caller() {
         let anonymous = |address| caller_of(None, Some(address));
         for callers in [
             (caller("ann"), caller("bob")),

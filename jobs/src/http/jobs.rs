@@ -401,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_is_an_object_or_empty() {
+    fn body_is_an_object_or_empty() {
         for body in ["", " \n", "{}", " {\"purge\": false} "] {
             assert!(!read_body::<Stop>(body.as_bytes()).expect("read").purge);
         }

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn every_route_is_described_with_its_methods_and_nothing_else_is() {
+    fn openapi_describes_exactly_the_routes() {
         let mut routes = BTreeSet::new();
         for (path, methods) in described() {
             let route = ROUTES
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_of_a_job_is_described_and_nothing_else_is() {
+    fn openapi_describes_exactly_the_changes() {
         let below: BTreeSet<String> = described()
             .into_iter()
             .filter(|(_, methods)| methods.contains("POST"))

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_start_in_roles_and_as_users_that_the_caller_may_use() {
+    fn tasks_need_permitted_roles_and_users() {
         let acls = r#"{
             "permissive": false,
             "register_frameworks": [{ "principals": { "values": ["ann"] }, "roles": { "values": ["dev"] } }],

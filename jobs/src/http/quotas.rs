@@ -227,7 +227,7 @@ mod tests {
     use crate::http::tests::master_with;
 
     #[test]
-    fn of_roles_those_with_a_limit_are_read() {
+    fn only_limited_roles_are_read() {
         let body = serde_json::json!({ "roles": [
             { "name": "free", "weight": 1.0, "quota": { "role": "free", "guarantee": {}, "limit": {}, "consumed": { "cpus": 2.0 } } },
             { "name": "lim", "quota": { "role": "lim", "limit": { "cpus": 0.3, "odd": -1e300 }, "consumed": { "cpus": 0.3, "mem": 48.0 } } },
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn largest_agent_is_read_for_each_resource() {
+    fn largest_agent_is_read_per_resource() {
         let body = br#"{"slaves":[{"resources":{"cpus":2.0,"mem":64.0,"ports":"[1-2]"}},{"resources":{"cpus":1.5,"mem":128}},{}]}"#;
         let largest = largest_in(body).expect("it is read").expect("agents");
         let amount = |name| largest.get(name).to_f64();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_answer_serves_all_readers_for_a_while_also_where_the_master_refuses() {
+    async fn one_answer_serves_all_readers() {
         for (status, is_told) in [(200, true), (403, false)] {
             let asked = Arc::new(AtomicUsize::new(0));
             let count = asked.clone();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_there_is_no_master_nothing_is_known_of_quotas() {
+    async fn quotas_are_unknown_without_master() {
         let (_leader, of_leader) = watch::channel(None);
         let quotas = MasterQuotas::new(ClientIdentity::default(), Vec::new(), of_leader);
         assert_eq!(*quotas.read().await, Quotas::default());

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_has_no_place_keeps_its_turn_from_others_for_a_moment_only() {
+    async fn unplaced_answer_delays_others_only_briefly() {
         let readers = Readers::new();
         let slow = readers.held.take("slow".into(), HELD_BYTES_MAX).await;
         let slow = slow.expect("there is room");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_takes_nothing_gives_its_place_to_another() {
+    async fn stalled_reader_yields_its_place() {
         let readers = Readers::new();
         let answer = async |principal: &str| {
             let turn = readers.turn(&caller(principal)).await?;

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn http_sd_writes_ipv6_hosts_in_brackets() {
+    fn http_sd_brackets_ipv6_hosts() {
         for (hostname, expected) in [("n1", "n1:31000"), ("fd00::7", "[fd00::7]:31000")] {
             let target = Target::from(Discovered {
                 job: "web".to_owned(),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_on_which_nothing_happens_gives_signs_of_life_that_no_reader_of_lines_sees() {
+    async fn quiet_stream_sends_hidden_keepalives() {
         let (told, events) = broadcast::channel(8);
         let (queue, mut lines) = mpsc::channel(STREAM_QUEUE_MAX);
         let passing = tokio::spawn(async move {

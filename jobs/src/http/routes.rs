@@ -112,7 +112,7 @@ pub fn reference() -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_route_is_in_the_reference_and_nothing_else_is() {
+    fn reference_lists_exactly_the_routes() {
         let page = include_str!("../../../docs/endpoints.md");
         let part = page.split("## Scheduler").nth(1).expect("a part");
         let part = part.split("\n## ").next().expect("a part");

@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_a_place_and_a_bounded_number() {
+    fn page_has_offset_and_bounded_length() {
         let page = |offset, after: Option<&str>, limit| Page {
             offset,
             after: after.map(|text| text.parse().expect("a place")),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_written_in_parts_is_one_list() {
+    fn list_in_parts_is_one_list() {
         for parts in [vec![], vec![vec![1, 2], vec![], vec![3]]] {
             let all = parts.concat();
             let written = |mut writer: ListWriter, next: Option<&str>| -> Value {

@@ -156,7 +156,7 @@ async fn whoever_follows_answers_nothing_about_jobs() {
 
 /// The scheduler still believes that it leads, and its lease has ended.
 #[tokio::test]
-async fn what_a_leader_shows_that_may_not_act_is_marked_as_such() {
+async fn answers_of_fenced_leader_are_marked() {
     let (_role, fenced) = scheduler(Role::Leading, Fence::closed());
     for path in ["/v1/jobs", "/v1/volumes", "/metrics"] {
         let answer = ask(&fenced, Method::GET, path).await;
@@ -179,7 +179,7 @@ async fn what_a_leader_shows_that_may_not_act_is_marked_as_such() {
 }
 
 #[tokio::test]
-async fn a_job_of_very_many_tasks_is_shown_in_pages() {
+async fn job_with_many_tasks_is_paged() {
     let (_role, context) = scheduler_of(state_of(2_500), Role::Leading, Fence::never());
     let indexes = |job: &serde_json::Value| -> Vec<u64> {
         let tasks = job["tasks"].as_array().expect("tasks").iter();
@@ -230,7 +230,7 @@ pub(super) async fn master_with<T: 'static>(roles: impl axum::handler::Handler<T
 }
 
 #[tokio::test]
-async fn a_job_that_waits_is_shown_with_the_quota_that_the_master_tells() {
+async fn waiting_job_shows_quota_of_master() {
     let answer = || async {
         r#"{"roles":[{"name":"r","quota":{"limit":{"cpus":1},"consumed":{"cpus":1}}}]}"#
     };
@@ -270,7 +270,7 @@ async fn a_job_that_waits_is_shown_with_the_quota_that_the_master_tells() {
 }
 
 #[tokio::test]
-async fn an_answer_counts_while_it_is_made_though_its_client_has_left_and_until_it_is_read() {
+async fn answer_counts_until_read_by_client() {
     let (_role, context) = scheduler_of(state_of(2_500), Role::Leading, Fence::never());
     for path in [
         "/v1/jobs",

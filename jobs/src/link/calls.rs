@@ -258,7 +258,7 @@ mod tests {
     use meseta_resources::{Operation, Resources};
 
     #[test]
-    fn agents_with_gpus_and_of_other_regions_are_offered() {
+    fn gpu_and_remote_agents_are_offered() {
         let info = framework_info(&Registration::default());
         let declared: Vec<_> = info.capabilities.iter().map(|one| one.r#type()).collect();
         for needed in [Capability::GpuResources, Capability::RegionAware] {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_replace_the_roles_carry_the_suppressed_roles() {
+    fn role_calls_carry_suppressed_roles() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let registration = Registration {
             roles: RoleSet {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_come_before_the_launch_and_tasks_learn_where_others_are() {
+    fn operations_precede_launch_with_peer_addresses() {
         let text =
             "name = \"a\"\n[task]\ncommand = \"true\"\nenv = { ADDRESSES_DB_SQL = \"mine\" }\n";
         let address = |text: &str| text.to_owned();

@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_the_framework_forgets_its_id() {
+    fn only_framework_end_forgets_its_id() {
         for (message, removed) in [
             ("Framework has been removed", true),
             ("Framework failed over", false),

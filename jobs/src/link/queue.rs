@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_accept_that_the_master_refuses_costs_itself_and_not_the_stream() {
+    async fn refused_accept_keeps_the_stream() {
         for status in [400, 413] {
             let (master, stream, mut inputs) = stream_to(&[(call::Type::Accept, status)]).await;
             stream.send(an_accept()).await.expect("refused, and told");
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_question_that_is_too_large_for_the_master_costs_itself_and_not_the_stream() {
+    async fn too_large_question_keeps_the_stream() {
         let question = reconciler::Request::Implicit.into_call();
         for status in [400, 413] {
             let (_, stream, _inputs) = stream_to(&[(call::Type::Reconcile, status)]).await;
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_the_master_has_no_time_or_memory_for_is_sent_again() {
+    async fn call_refused_by_busy_master_repeats() {
         let busy = [(call::Type::Kill, 429), (call::Type::Kill, 503)];
         let (master, stream, _inputs) = stream_to(&busy).await;
         let kill = calls::kill("t".to_owned(), None);

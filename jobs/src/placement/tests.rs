@@ -57,7 +57,7 @@ fn the_tightest_offer_is_filled_first() {
 }
 
 #[test]
-fn agents_with_gpus_are_taken_last_by_jobs_that_need_none() {
+fn gpu_agents_are_taken_last() {
     let offers = [
         offer(0, "cpus:2;mem:800;gpus:2", None),
         offer(1, "cpus:4;mem:900", None),
@@ -69,7 +69,7 @@ fn agents_with_gpus_are_taken_last_by_jobs_that_need_none() {
 }
 
 #[test]
-fn agents_of_other_regions_are_for_jobs_that_name_regions() {
+fn remote_agents_need_named_regions() {
     let mut remote = offer(0, "cpus:4;mem:900", None);
     remote.is_remote = true;
     let region = ("@region".to_owned(), "west".to_owned());
@@ -82,7 +82,7 @@ fn agents_of_other_regions_are_for_jobs_that_name_regions() {
 }
 
 #[test]
-fn what_is_reserved_is_taken_first_and_ports_are_apart() {
+fn reservations_come_first_and_ports_differ() {
     let spec = job(&format!("ports = [\"http\", \"admin\"]\n{SMALL}"));
     let offers = [offer(
         0,
@@ -102,7 +102,7 @@ fn what_is_reserved_is_taken_first_and_ports_are_apart() {
 }
 
 #[test]
-fn revocable_cpus_are_for_best_effort_alone() {
+fn only_best_effort_gets_revocable_cpus() {
     let mut mixed = offer(0, "cpus:4;mem:1000", None);
     let best_effort = job(&format!("best_effort = true\n{SMALL}"));
     assert_eq!(
@@ -191,7 +191,7 @@ fn database() -> JobSpec {
 }
 
 #[test]
-fn a_volume_takes_disk_of_its_own() {
+fn volume_takes_its_own_disk() {
     let in_role = |resources| Offer {
         role: "a".to_owned(),
         ..offer(0, resources, None)
@@ -216,7 +216,7 @@ fn a_volume_takes_disk_of_its_own() {
 }
 
 #[test]
-fn an_instance_takes_what_is_held_for_it_and_others_do_not() {
+fn only_owner_uses_held_resources() {
     let label = Label {
         key: VOLUME_LABEL.to_owned(),
         value: Some("v1".to_owned()),
@@ -309,7 +309,7 @@ fn drawn_offer() -> impl Strategy<Value = (String, Option<String>, bool)> {
 
 proptest! {
     #[test]
-    fn no_offer_gives_more_than_it_has(
+    fn offer_gives_at_most_its_content(
         drawn in vec(drawn_offer(), 0..6),
         want in 0..30_usize,
         best_effort in any::<bool>(),

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_time_is_after_and_matches() {
+    fn next_time_is_later_and_matches() {
         for (schedule, after, expected) in [
             ("* * * * *", "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"),
             ("* * * * *", "2026-01-01T00:00:59Z", "2026-01-01T00:01:00Z"),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn either_day_is_enough_when_both_are_restricted() {
+    fn either_restricted_day_is_sufficient() {
         // The days are the first of the month and every Friday.
         assert_eq!(
             next("0 0 1 * fri", "UTC", "2026-01-01T00:00:00Z"),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_time_in_a_gap_runs_at_its_end() {
+    fn fixed_time_in_gap_runs_afterwards() {
         // On 2026-03-29 clocks in Berlin go from 02:00 to 03:00, which is 01:00 UTC.
         let zone = "Europe/Berlin";
         for (schedule, after, expected) in [
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_time_that_comes_twice_runs_once() {
+    fn repeated_fixed_time_runs_once() {
         // On 2026-10-25 clocks in Berlin go from 03:00 to 02:00, which is 01:00 UTC.
         let zone = "Europe/Berlin";
         for (schedule, after, expected) in [
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_that_a_zone_left_out_is_left_out() {
+    fn day_skipped_by_zone_is_skipped() {
         // Samoa had no 2011-12-30.
         assert_eq!(
             next("0 12 * * *", "Pacific/Apia", "2011-12-29T22:00:00Z"),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn times_ascend_by_what_the_schedule_says() {
+    fn times_ascend_as_scheduled() {
         for (schedule, least_seconds) in [("17 2 * * *", 23 * 3600), ("*/10 * * * *", 600)] {
             let schedule = Schedule::parse(schedule, "America/New_York").expect("a schedule");
             let mut at = 1_767_225_600;
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schedule_is_told_with_a_cure() {
+    fn invalid_schedule_names_its_remedy() {
         for (schedule, zone, expected) in [
             (
                 "* * * *",

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_named() {
+    fn unknown_variable_is_named() {
         assert_eq!(references("a ${nidex} b"), Err("${nidex}".to_owned()));
         assert_eq!(references("a ${index"), Err("${index".to_owned()));
         assert_eq!(references("${port.a}").map(|all| all.len()), Ok(1));

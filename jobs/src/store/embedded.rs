@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_told_to_be_durable_is_there_after_a_restart() {
+    async fn durable_records_survive_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         let (records, mut store) = open(&path, Duration::ZERO, &DiskReport::default())
@@ -371,7 +371,7 @@ mod tests {
 
     /// Found by damaging files: the store read some of them without an error, and some ended the scheduler with a panic.
     #[tokio::test]
-    async fn a_damaged_store_is_refused_or_whole() {
+    async fn damaged_store_is_refused_or_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         let whole = filled(&path).await;
@@ -416,7 +416,7 @@ mod tests {
 
     /// Found by emptying the file: a scheduler began without jobs, and nothing managed its running tasks.
     #[tokio::test]
-    async fn a_store_that_is_empty_or_gone_is_not_taken_for_a_new_one() {
+    async fn emptied_store_is_refused_as_lost() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         // A file that was made but not written, by a scheduler that crashed at once.
@@ -448,7 +448,7 @@ mod tests {
     /// Found by starting a scheduler on a full disk: the file contained zeros, the marker was missing, and no scheduler
     /// started again.
     #[tokio::test]
-    async fn a_store_that_was_not_made_to_the_end_is_begun_where_there_was_none() {
+    async fn half_made_store_is_begun_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         let zeros = vec![0; 1 << 20];
@@ -471,7 +471,7 @@ mod tests {
 
     /// Found on a full disk: the message asked the operator to move a sound store away.
     #[test]
-    fn a_disk_that_is_full_or_fails_is_no_damage_of_a_store() {
+    fn failing_disk_is_no_store_damage() {
         for (number, expected) in [(28, "make room"), (5, "dmesg")] {
             let error = redb::Error::Io(std::io::Error::from_raw_os_error(number));
             let error = opening::read_error(Path::new("jobs.redb"), error);
@@ -488,7 +488,7 @@ mod tests {
 
     /// A failed write closes the file, and the next write opens it again.
     #[tokio::test]
-    async fn store_is_written_after_it_was_opened_anew() {
+    async fn reopened_store_accepts_writes() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         let whole = filled(&path).await;
@@ -506,7 +506,7 @@ mod tests {
 
     /// Simulates a kill: the file is marked as open, and the database repairs it.
     #[tokio::test]
-    async fn a_store_that_was_not_closed_is_whole() {
+    async fn unclosed_store_is_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         filled(&path).await;

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_next_leader_finds_what_is_durable_and_the_one_before_writes_no_more() {
+    async fn next_leader_sees_records_and_fences() {
         let etcd = FakeEtcd::start();
         let mut first = lead(&etcd, "1").await;
         assert_eq!(first.records, []);

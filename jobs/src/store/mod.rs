@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_large_writes_fill_a_store_as_many_small_ones_do() {
+    fn few_large_writes_fill_store_equally() {
         let record = |bytes: usize| Record {
             key: String::new(),
             value: Some(vec![0; bytes]),

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_what_was_put_in() {
+    fn keeps_inserted_bits() {
         let mut bits = Bits::default();
         for bit in [3, 64, 200] {
             assert!(bits.insert(bit));

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_many_away_as_it_takes_few() {
+    fn subtracts_many_classes_like_single_classes() {
         let of = |amounts: &[(ClassKey, i64)]| Bundle {
             scalars: amounts.iter().copied().collect(),
             items: smallvec![],

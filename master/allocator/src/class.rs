@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_a_framework_asks_for_take_no_place() {
+    fn framework_minimums_add_no_resource_kinds() {
         let mut allocator = Allocator::new(Options::default());
         subscribe(&mut allocator, &requiring(&["x:1"]));
         let kinds = allocator.classes.kinds();
@@ -437,7 +437,7 @@ mod tests {
 
     /// The check includes resources that no agent had when the framework subscribed.
     #[test]
-    fn a_minimum_is_met_once_there_is_enough_of_what_it_names() {
+    fn minimum_requires_enough_of_each_resource() {
         for (least, is_met) in [
             (&["disk:100"][..], true),
             (&["disk:101"], false),
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_agents_and_quotas_that_are_gone_make_room_for_others() {
+    fn removed_agents_and_quotas_free_kinds() {
         let mut allocator = Allocator::new(Options::default());
         subscribe(&mut allocator, &requiring(&["cpus:1"]));
         let stays = add_agent(&mut allocator, "a", "cpus:4;mem:400;special:7");

@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_long_offers_stay_declined_is_told_as_people_read_it() {
+    fn filter_time_left_is_human_readable() {
         let told = |millis| {
             let left = Duration::from_millis(millis);
             let declined = Blocker::Filtered {

@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_declined_again_lasts_longer_and_is_one_filter() {
+    fn repeated_decline_extends_its_filter() {
         let mut world = World::new();
         for hours in [2, 3, 1] {
             world.decline("cpus:10", hours * HOUR);
@@ -578,7 +578,7 @@ mod tests {
 
     /// With few roles, each filter lasts as long as requested.
     #[test]
-    fn a_framework_with_very_many_filters_in_all_roles_gets_short_ones() {
+    fn framework_with_many_filters_gets_shorter() {
         let mut world = World::new();
         let key = world.allocator.framework_key(&world.framework);
         let key = key.expect("known");
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_filters_of_a_framework_those_that_run_out_first_go() {
+    fn evicts_earliest_expiring_filters_of_framework() {
         let mut world = World::new();
         for number in 1..=200 {
             let declined = format!("cpus:0.{number:03}");
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_free_and_declined_once_is_remembered_as_long_as_it_is_named() {
+    fn filter_survives_forgetting_of_unused_classes() {
         let mut world = World::new();
         let minute = HOUR / 60;
         world.convert("cpus:1", "cpus(dev):1");

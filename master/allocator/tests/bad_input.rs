@@ -345,7 +345,7 @@ fn wrong_calls_change_nothing() {
 }
 
 #[test]
-fn each_error_says_what_is_wrong() {
+fn each_error_explains_the_bad_input() {
     let mut allocator = allocator();
     let mut error = |what: &str| {
         let (_, call) = CALLS
@@ -405,7 +405,7 @@ fn is_match(pattern: &Pattern, text: &str) -> bool {
 }
 
 #[test]
-fn alternatives_that_may_stand_anywhere_are_taken() {
+fn accepts_patterns_with_unanchored_alternatives() {
     let words: Vec<String> = (0..20).map(|number| format!("part{number}")).collect();
     let list = |suffix: &str| {
         let each = words.iter().map(|word| format!(".*{word}{suffix}"));
@@ -472,7 +472,7 @@ fn patterns_match_whole_texts() {
 }
 
 #[test]
-fn an_agent_that_came_and_went_leaves_no_trace() {
+fn removed_agent_leaves_no_trace() {
     let mut allocator = allocator();
     let before = allocator.describe();
     allocator

@@ -62,7 +62,7 @@ fn counted<T>(ask: impl FnOnce() -> T) -> (T, u64) {
 }
 
 #[test]
-fn a_role_of_very_many_is_found_at_once() {
+fn role_lookup_scales_to_many_roles() {
     let mut allocator = cluster();
     let spec = FrameworkSpec {
         roles: (0..ROLES).map(role).collect(),
@@ -92,7 +92,7 @@ fn a_role_of_very_many_is_found_at_once() {
 }
 
 #[test]
-fn no_more_agents_are_named_than_are_asked_for() {
+fn explain_respects_agent_limit() {
     let allocator = cluster();
     let (excluded, looked_at) = counted(|| allocator.excluded(&framework(), 50));
     let excluded = excluded.expect("a known framework");
@@ -107,7 +107,7 @@ fn no_more_agents_are_named_than_are_asked_for() {
 }
 
 #[test]
-fn no_more_roles_and_frameworks_are_explained_than_are_asked_for() {
+fn explain_respects_role_and_framework_limits() {
     let allocator = cluster();
     let (now, first) = (Moment::ORIGIN, agent(0));
     let (explained, looked_at) =
@@ -134,7 +134,7 @@ fn no_more_roles_and_frameworks_are_explained_than_are_asked_for() {
 }
 
 #[test]
-fn a_random_order_of_very_many_roles_is_drawn_in_proportion_to_them() {
+fn random_sort_of_roles_scales_linearly() {
     let cost = |roles: usize| {
         let mut allocator = Allocator::new(Options {
             role_sorter: SorterKind::Random,
@@ -200,7 +200,7 @@ fn add_agents(allocator: &mut Allocator, number: usize, resources: &str) {
 }
 
 #[test]
-fn roles_that_can_use_nothing_of_an_agent_are_passed_over() {
+fn skips_roles_unable_to_use_agent() {
     let cost = |roles: usize, resources: &str, minimum: Option<f64>| {
         let mut allocator = Allocator::new(Options::default());
         add_in_roles(&mut allocator, "never", roles, minimum);
@@ -232,7 +232,7 @@ fn roles_that_can_use_nothing_of_an_agent_are_passed_over() {
 }
 
 #[test]
-fn roles_are_looked_at_again_once_their_framework_asks_for_less() {
+fn lowered_minimum_revisits_skipped_roles() {
     let mut allocator = Allocator::new(Options::default());
     add_in_roles(&mut allocator, "f", 50, Some(2.0));
     add_agents(&mut allocator, 1, "cpus:1;mem:64;gpus:1");
@@ -268,7 +268,7 @@ fn roles_are_looked_at_again_once_their_framework_asks_for_less() {
 }
 
 #[test]
-fn filters_of_many_roles_are_cleared_in_one_pass_over_the_agents() {
+fn clears_filters_in_one_agent_pass() {
     const ROLES: usize = 100;
     const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     let mut allocator = Allocator::new(Options::default());
@@ -298,7 +298,7 @@ fn filters_of_many_roles_are_cleared_in_one_pass_over_the_agents() {
 }
 
 #[test]
-fn a_constraint_that_many_roles_have_is_held_against_an_agent_once() {
+fn shared_constraint_is_checked_per_agent() {
     let cost = |constraints: usize| {
         let mut allocator = Allocator::new(Options::default());
         add_agents(&mut allocator, 100, "cpus:1;mem:64");

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_puts_off_what_others_must_do_and_nothing_else() {
+    fn pause_delays_only_expected_timers() {
         let start = Moment::from_nanos(5);
         let mut timers = Timers::new(start);
         timers.set(start + 2 * SECOND, Timer::Reregister);

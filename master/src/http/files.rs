@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_of_minus_one_is_none() {
+    fn length_of_minus_one_reads_all() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         std::fs::write(&log, "0123456789").unwrap();

@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn every_endpoint_is_described_with_its_methods_and_nothing_else_is() {
+    fn openapi_lists_exactly_the_endpoints() {
         for route in ROUTES.list {
             if BY_PROTOCOL.contains(&route.path) {
                 continue;
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn every_endpoint_is_in_the_reference_and_nothing_else_is() {
+    fn reference_lists_exactly_the_endpoints() {
         let page = include_str!("../../../docs/endpoints.md");
         let of_master = page.split("## Master").nth(1).unwrap();
         let of_master = of_master.split("## Agent").next().unwrap();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_get_endpoints_names_is_known_to_the_rules() {
+    fn acls_know_all_get_endpoint_paths() {
         for route in ROUTES.list {
             if let Need::Permission(Action::GetEndpoint, path) = route.need {
                 assert!(PATHS.contains(&path.unwrap()), "{}", route.path);

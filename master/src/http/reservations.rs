@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms_say_what_is_missing_or_wrong() {
+    fn invalid_forms_name_the_bad_field() {
         let error = |change, body: &str| String::from(form(change, body).unwrap_err());
         assert_eq!(
             error(Change::Reserve, ""),

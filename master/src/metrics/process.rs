@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read_from_its_folder() {
+    fn process_is_read_from_procfs_folder() {
         let dir = tempfile::tempdir().unwrap();
         let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 12 0 99 1000000 300";
         std::fs::write(dir.path().join("stat"), stat).unwrap();

@@ -189,7 +189,7 @@ mod tests {
 
     /// The worst case of a guarantee used to have no series, and no alert.
     #[test]
-    fn a_role_that_gets_nothing_of_its_guarantee_consumes_zero() {
+    fn role_consuming_no_guarantee_shows_zero() {
         let snapshot = many_frameworks(0, 0);
         let mut snapshot = Arc::into_inner(snapshot).expect("nobody else has it");
         let mut quota = Quota::default();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn guarantee_is_unmet_if_role_waits_and_nothing_is_free() {
+    fn guarantee_is_unmet_without_free_resources() {
         let unmet = |quota_cpus: u64, role: &str| {
             let mut snapshot = Arc::into_inner(many_frameworks(1, 1)).expect("nobody else has it");
             let name = ResourceName::new("cpus").expect("a name");

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_lists_are_there_and_full_ones_once() {
+    fn empty_lists_are_present() {
         let agents = GetAgents {
             recovered_agents: vec![AgentInfo {
                 hostname: "node".to_owned(),

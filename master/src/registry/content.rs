@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_of_the_records_and_not_of_their_order() {
+    fn digest_ignores_record_order() {
         let all = of(&[("a", "1"), ("b", "2"), ("c", "")]);
         assert_eq!(of(&[("c", ""), ("a", "1"), ("b", "2")]), all);
         for other in [

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exported_is_what_is_imported() {
+    fn export_and_import_round_trip() {
         let image = image();
         let json = image.to_json();
         assert_eq!(json["agents"][0]["id"], "S0");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_was_raised_is_known() {
+    fn raised_epoch_is_recovered() {
         let writes = records::writes(&Mutation::RaiseEpoch { epoch: 8 });
         for write in writes {
             assert!(records::is_known(&write.key), "{}", write.key);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_imported_says_why() {
+    fn import_error_names_the_reason() {
         let json = image().to_json();
         let changed = |change: fn(&mut Value)| {
             let mut json = json.clone();

@@ -93,7 +93,7 @@ fn mutations() -> Vec<Mutation> {
 }
 
 #[test]
-fn records_are_those_of_earlier_masters_and_read_with_what_later_ones_add() {
+fn records_of_other_versions_are_readable() {
     let meta = Meta {
         format: FORMAT,
         epoch: 7,

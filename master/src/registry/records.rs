@@ -521,7 +521,7 @@ mod tests {
 
     /// The owner of a framework that an earlier master stored as the overflow user is determined again.
     #[test]
-    fn the_overflow_user_is_a_user_where_the_master_saw_it() {
+    fn mapped_overflow_user_is_a_user() {
         let record = FrameworkRecord {
             framework_id: "f".to_owned(),
             principal: None,

@@ -80,7 +80,7 @@ fn tasks_of(snapshot: &Snapshot) -> usize {
 }
 
 #[tokio::test]
-async fn a_view_takes_what_has_changed_however_large_the_cluster_is() {
+async fn view_cost_depends_only_on_changes() {
     for approver in [reader(&["u1"], 0), administrator()] {
         let mut taken = Vec::new();
         for agents in [50, 100] {
@@ -110,7 +110,7 @@ async fn a_view_takes_what_has_changed_however_large_the_cluster_is() {
 }
 
 #[tokio::test]
-async fn what_a_question_does_not_read_is_not_made() {
+async fn unread_view_parts_are_not_built() {
     let cache = ViewCache::default();
     let snapshot = cluster_of(50, 20);
     let approver = reader(&["u1"], 0);
@@ -120,7 +120,7 @@ async fn what_a_question_does_not_read_is_not_made() {
 }
 
 #[tokio::test]
-async fn all_that_is_seen_is_shared_and_not_copied() {
+async fn fully_visible_objects_are_shared() {
     let snapshot = cluster_of(10, 20);
     let seen = filtered_snapshot(&snapshot, &administrator());
     let pairs = seen.agents.iter().zip(snapshot.agents.iter());
@@ -135,7 +135,7 @@ async fn all_that_is_seen_is_shared_and_not_copied() {
 }
 
 #[tokio::test]
-async fn whoever_sees_everything_shares_the_snapshot_at_no_cost() {
+async fn unrestricted_reader_shares_snapshot() {
     let snapshot = cluster_of(10, 20);
     let mut cost = FilterCost::default();
     let seen = cluster(&snapshot, &administrator_of_roles(), None, &mut cost);
@@ -149,7 +149,7 @@ async fn whoever_sees_everything_shares_the_snapshot_at_no_cost() {
 }
 
 #[tokio::test]
-async fn other_rules_and_other_callers_get_other_views() {
+async fn different_rules_and_callers_separate_views() {
     let cache = ViewCache::default();
     let snapshot = cluster_of(20, 6);
     let mut numbers = Vec::new();
@@ -171,7 +171,7 @@ async fn other_rules_and_other_callers_get_other_views() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn views_that_nobody_asks_for_are_dropped() {
+async fn unused_views_are_dropped() {
     let cache = ViewCache::default();
     let snapshot = cluster_of(5, 6);
     let view = async |approver: Approver| view(&cache, snapshot.clone(), &approver).await;
@@ -220,7 +220,7 @@ fn added(framework: &str, task: &str, user: Option<&str>) -> StreamEvent {
 }
 
 #[test]
-fn a_filter_remembers_no_tasks_and_hides_what_is_hidden() {
+fn event_filter_stores_no_tasks() {
     let snapshot = cluster_of(2, 4);
     let approver = reader(&["u1"], 0);
     let mut filter = EventFilter::new(approver.clone());

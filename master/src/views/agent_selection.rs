@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_looked_for_as_the_page_shows_them() {
+    fn attributes_match_their_displayed_text() {
         let text = |text: &str| Attribute {
             name: "rack".into(),
             r#type: ValueType::Text.into(),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_told_by_id_words_and_page() {
+    fn agents_are_selected_by_text() {
         let all = vec![0, 1, 2, 3, 4];
         for (query, ids, total) in [
             ("", all.clone(), None),

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_come_one_by_one_and_what_is_cut_is_no_field() {
+    fn fields_decode_individually_and_reject_truncation() {
         #[derive(Clone, PartialEq, prost::Message)]
         struct Sample {
             #[prost(uint64, tag = "1")]

@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_task_is_shown_with_the_reasons_of_its_statuses() {
+    fn single_task_shows_status_reasons() {
         let status = v1::TaskStatus {
             state: v1::TaskState::TaskFailed.into(),
             message: Some("exited with status 3".to_owned()),
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plain_is_read_as_it_would_be_otherwise() {
+    fn plain_status_decodes_like_full_status() {
         let plain = v1::TaskStatus {
             state: v1::TaskState::TaskFailed.into(),
             message: Some("m".repeat(300)),

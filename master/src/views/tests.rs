@@ -215,7 +215,7 @@ fn steady(body: &[u8]) -> serde_json::Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pieces_rendered_side_by_side_are_what_one_hand_writes() {
+async fn parallel_rendering_equals_serial_rendering() {
     let renderer = Renderer::default();
     for (agents, frameworks) in [(0, 1), (1, 1), (700, 200)] {
         let snapshot = many_frameworks(agents, frameworks);
@@ -241,7 +241,7 @@ async fn pieces_rendered_side_by_side_are_what_one_hand_writes() {
 }
 
 #[test]
-fn whatever_part_is_written_first_the_parts_make_the_whole() {
+fn partial_renderings_concatenate_to_whole() {
     let snapshot = many_frameworks(4, 5);
     let row = Frameworks::row(&snapshot, snapshot.frameworks[1..].to_vec(), true);
     let mut all = Vec::new();
@@ -258,7 +258,7 @@ fn whatever_part_is_written_first_the_parts_make_the_whole() {
 }
 
 #[test]
-fn every_task_is_shown_in_its_list() {
+fn every_task_appears_in_its_list() {
     let mut snapshot = Arc::try_unwrap(many_frameworks(40, 6)).unwrap();
     snapshot.recovered_agents = vec![(agent_id(40), Arc::default())];
     let agents = Arc::get_mut(&mut snapshot.agents).unwrap();
@@ -309,7 +309,7 @@ fn every_task_is_shown_in_its_list() {
 }
 
 #[test]
-fn a_page_of_tasks_is_its_part_of_the_whole_list() {
+fn task_page_is_slice_of_list() {
     let snapshot = many_frameworks(40, 6);
     let ids = |query: &str| -> Vec<String> {
         let query = Query::parse(query);
@@ -341,7 +341,7 @@ fn a_page_of_tasks_is_its_part_of_the_whole_list() {
 }
 
 #[test]
-fn lists_of_roles_and_machines_say_what_the_calls_say() {
+fn role_and_machine_lists_match_calls() {
     let json = |document| steady(&rendered_bytes(document));
     let empty = many_frameworks(0, 0);
     let none = [

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_domain_is_read_or_refused_with_an_example() {
+    fn domain_parses_or_error_shows_example() {
         let domain = parse_domain(EXAMPLE).unwrap().fault_domain.unwrap();
         assert_eq!((&*domain.region.name, &*domain.zone.name), ("eu", "rack1"));
         for text in [

@@ -85,7 +85,7 @@ fn refined_reservations_need_the_stack() {
 /// Regression, found by libFuzzer: the resource was sent without its principal, so resources made from it differed from those
 /// offered.
 #[test]
-fn who_made_a_static_reservation_needs_the_stack() {
+fn static_reservation_principal_needs_the_stack() {
     for who in [
         json!({"principal": "p"}),
         json!({"labels": {"labels": [{"key": "k"}]}}),
@@ -124,7 +124,7 @@ fn everything_about_a_disk_comes_back() {
 }
 
 #[test]
-fn each_copy_of_a_shared_volume_is_written() {
+fn each_shared_volume_copy_is_written() {
     let volume = message(&json!({
         "name": "disk", "type": "SCALAR", "scalar": {"value": 64.0}, "shared": {},
         "reservations": [{"type": "DYNAMIC", "role": "a"}],
@@ -271,7 +271,7 @@ fn attributes_there_and_back() {
 }
 
 #[test]
-fn ids_are_validated_on_the_way_in() {
+fn ids_are_validated_on_input() {
     let agent = AgentId::new("S1").unwrap();
     let message = v1::AgentId::from(&agent);
     assert_eq!(AgentId::try_from(&message).unwrap(), agent);

@@ -47,7 +47,7 @@ fn null_is_absence_at_any_depth() {
 
 /// The discarded value causes no error.
 #[test]
-fn of_a_key_that_comes_twice_the_last_counts() {
+fn last_of_duplicate_keys_wins() {
     let text = r#"{"type": "KILL", "type": "REVIVE", "revive": {"roles": ["a"]}, "revive": {"roles": ["b"]}}"#;
     let call: Call = from_slice(text.as_bytes()).unwrap();
     assert_eq!(call.r#type(), call::Type::Revive);
@@ -55,7 +55,7 @@ fn of_a_key_that_comes_twice_the_last_counts() {
 }
 
 #[test]
-fn unknown_keys_are_ignored_whatever_they_hold() {
+fn unknown_keys_are_ignored() {
     let filters: Filters = read(&json!({
         "x": [1, -2, 3.5, "a", null, true, {"y": [[]]}], "refuse_seconds": 1, "refuseSeconds": 7,
         "\u{e9}\n": "escaped",
@@ -169,7 +169,7 @@ fn numbers_out_of_range_are_refused() {
 }
 
 #[test]
-fn a_lone_value_stands_for_a_list_of_one() {
+fn single_value_reads_as_list() {
     let info: FrameworkInfo = read(&json!({
         "user": "u", "name": "n", "roles": "a", "capabilities": {"type": "MULTI_ROLE"},
     }));
@@ -180,7 +180,7 @@ fn a_lone_value_stands_for_a_list_of_one() {
 }
 
 #[test]
-fn all_that_is_missing_is_listed() {
+fn all_missing_fields_are_listed() {
     for (body, paths) in [
         (
             json!({"subscribe": {"framework_info": {"name": "x"}}}),
@@ -241,7 +241,7 @@ fn faults_of_syntax_come_first() {
 }
 
 #[test]
-fn deep_nesting_is_an_error_and_no_overflow() {
+fn deep_nesting_fails_without_overflow() {
     let deep = |open: &str, close: &str| format!("{}{}", open.repeat(10_000), close.repeat(10_000));
     for value in [
         deep("[", "]"),
@@ -315,7 +315,7 @@ fn defaults_are_written_unless_deprecated() {
 }
 
 #[test]
-fn fields_are_written_in_the_order_of_declaration() {
+fn fields_keep_declaration_order() {
     let event: Event = read(&json!({
         "rescind": {"offer_id": {"value": "o"}}, "type": "RESCIND", "offers": {},
     }));
@@ -329,7 +329,7 @@ fn fields_are_written_in_the_order_of_declaration() {
 }
 
 #[test]
-fn an_unknown_number_of_an_enum_is_absence() {
+fn unknown_enum_number_reads_as_absent() {
     let mut task = TaskStatus {
         source: Some(99),
         reason: Some(-1),
@@ -404,7 +404,7 @@ fn arrays_of_messages() {
 }
 
 #[test]
-fn a_call_keeps_what_it_says() {
+fn call_survives_a_round_trip() {
     let call: Call = read(&json!({
         "framework_id": {"value": "f"}, "type": "ACKNOWLEDGE",
         "acknowledge": {"agent_id": {"value": "a"}, "task_id": {"value": "t"}, "uuid": "AAAA"},

@@ -40,7 +40,7 @@ fn asked(request: Option<Request>) -> Vec<String> {
 }
 
 #[test]
-fn asks_until_each_task_was_heard_of_with_pauses_that_double() {
+fn retries_unheard_tasks_with_doubling_pauses() {
     let mut reconciler = Reconciler::new(ReconcileIntervals::default());
     reconciler.track("a", Some("agent"));
     reconciler.track("b", None);
@@ -77,7 +77,7 @@ fn asks_until_each_task_was_heard_of_with_pauses_that_double() {
 /// Regression: a new master knows only the tasks of agents that are back, so a running task that was unknown here stayed
 /// unknown until the next period.
 #[test]
-fn all_that_the_master_knows_is_asked_for_some_times_after_a_subscription() {
+fn full_reconciliation_repeats_after_subscription() {
     let mut reconciler = Reconciler::new(ReconcileIntervals::default());
     let all_asked = |reconciler: &mut Reconciler, seconds: std::ops::Range<u64>| {
         let asked = |second: &u64| reconciler.poll(at(*second)) == Some(Request::Implicit);
@@ -101,7 +101,7 @@ fn all_that_the_master_knows_is_asked_for_some_times_after_a_subscription() {
 }
 
 #[test]
-fn very_many_tasks_are_asked_for_in_several_requests_each_once_before_the_pause() {
+fn many_tasks_split_into_several_requests() {
     let mut reconciler = Reconciler::new(ReconcileIntervals::default());
     let name = |index: usize| format!("t{index:06}");
     let count = 5 * ASKED_MAX;
@@ -134,7 +134,7 @@ fn very_many_tasks_are_asked_for_in_several_requests_each_once_before_the_pause(
 }
 
 #[test]
-fn a_new_subscription_starts_anew_and_a_lost_stream_asks_nothing() {
+fn new_subscription_restarts_and_disconnect_stops() {
     let mut reconciler = Reconciler::new(ReconcileIntervals::default());
     reconciler.track("a", None);
     reconciler.start(at(0));
@@ -160,7 +160,7 @@ fn a_new_subscription_starts_anew_and_a_lost_stream_asks_nothing() {
 }
 
 #[test]
-fn the_end_is_the_end_except_of_what_was_only_thought_lost() {
+fn terminal_state_is_final_except_lost() {
     let mut reconciler = Reconciler::new(ReconcileIntervals::default());
     reconciler.track("a", None);
     reconciler.track("b", None);
@@ -256,7 +256,7 @@ proptest! {
     /// For any losses and delays of answers and of earlier updates: once some arrive, the framework knows the true state of every
     /// task, and has sent no more requests than its pace allows.
     #[test]
-    fn the_truth_is_known_once_anything_gets_through(
+    fn reconciliation_converges_once_messages_pass(
         truths in truths(),
         fates in fates(),
         noise in proptest::collection::vec((0_usize..25, 0_usize..3), 0..40),
@@ -324,7 +324,7 @@ proptest! {
 
     /// No sequence of updates revives an ended task, or loses a task.
     #[test]
-    fn every_task_is_live_or_ended_and_the_end_is_kept(
+    fn every_task_is_live_or_ended(
         updates in proptest::collection::vec((0_usize..4, 0_i32..16, any::<bool>()), 0..80),
     ) {
         let mut reconciler = Reconciler::new(ReconcileIntervals::default());

@@ -58,7 +58,7 @@ fn attributes_equality() {
 }
 
 #[test]
-fn attributes_that_are_not_numbers_are_text() {
+fn non_numeric_attributes_are_text() {
     for (written, expected) in [
         ("a:-1", "-1"),
         ("a:inf", "inf"),

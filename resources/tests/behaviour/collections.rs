@@ -40,7 +40,7 @@ fn resources_printing() {
 }
 
 #[test]
-fn resources_what_is_empty_is_not_kept() {
+fn resources_drop_empty_values() {
     assert!(all("cpus:0;ports:[];disks:{}").is_empty());
     assert!(all("gpus:0").is_empty());
     assert_ne!(Resources::new(), all("cpus:2"));
@@ -221,7 +221,7 @@ fn resources_contain_quantities() {
 }
 
 #[test]
-fn quantities_add_and_never_go_below_zero() {
+fn quantities_add_and_stop_at_zero() {
     let mut amounts = quantities("cpus:1;cpus:2;mem:0;ports:5");
     assert_eq!(amounts.to_string(), "cpus:3; ports:5");
     amounts += &quantities("disk:1;cpus:0.5");
@@ -239,7 +239,7 @@ fn quantities_add_and_never_go_below_zero() {
 }
 
 #[test]
-fn amounts_print_and_limits_leave_alone_what_they_do_not_name() {
+fn limits_ignore_unnamed_quantities() {
     for text in ["{}", "cpus:1.5", "cpus:1; mem:2"] {
         assert_eq!(quantities(text).to_string(), text);
     }

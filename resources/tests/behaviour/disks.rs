@@ -100,7 +100,7 @@ fn disk_resources_addition() {
 }
 
 #[test]
-fn disk_resources_subtraction_is_exact_for_volumes() {
+fn disk_volume_subtraction_is_exact() {
     let (first, second) = (
         volume(10.0, "role", "1", "path"),
         volume(10.0, "role", "2", "path"),
@@ -123,7 +123,7 @@ fn disk_resources_subtraction_is_exact_for_volumes() {
 }
 
 #[test]
-fn disk_resources_contain_each_volume_as_often_as_it_is_there() {
+fn disk_containment_counts_volume_copies() {
     let volume1 = volume(10.0, "role", "1", "path");
     let twice = sum(&[&volume1, &volume1]);
     assert!(!some(&volume1).contains(&twice));

@@ -85,7 +85,7 @@ fn value_must_fit_its_type() {
 }
 
 #[test]
-fn scalars_are_finite_not_negative_and_do_not_vanish() {
+fn invalid_scalars_are_refused() {
     let with = |value| RawResource {
         scalar: Some(value),
         ..cpus()
@@ -99,7 +99,7 @@ fn scalars_are_finite_not_negative_and_do_not_vanish() {
 }
 
 #[test]
-fn ranges_are_ordered_and_disjoint_and_sets_unique() {
+fn overlapping_ranges_duplicate_items_are_refused() {
     let ranges = |ranges: &[(u64, u64)]| RawResource {
         name: "ports".into(),
         kind: Some(ValueKind::Ranges),
@@ -272,7 +272,7 @@ fn resource_format_post_reservation_refinement() {
 }
 
 #[test]
-fn resource_format_endpoint_has_both_and_they_must_agree() {
+fn endpoint_formats_must_agree() {
     use RawReservationKind::{Dynamic, Static};
     let both = |role: Option<&str>, reservation, reservations: &[RawReservation]| RawResource {
         role: role.map(Into::into),
@@ -341,7 +341,7 @@ fn resource_format_endpoint_has_both_and_they_must_agree() {
 }
 
 #[test]
-fn a_default_role_is_for_those_that_name_none() {
+fn default_role_keeps_explicit_role() {
     let mut raw = cpus();
     raw.set_default_role(&role("a"));
     assert_eq!(accept(raw.clone()), one("cpus(a):8"));

@@ -48,7 +48,7 @@ fn operation_reserve_refines() {
 }
 
 #[test]
-fn operation_reserve_only_what_is_dynamic_and_not_revocable() {
+fn reserve_requires_dynamic_nonrevocable_resources() {
     assert!(matches!(
         Conversion::reserve(&all("cpus(role):1")),
         Err(ConversionError::Reservation(_))
@@ -151,7 +151,7 @@ fn operation_create_and_destroy() {
 }
 
 #[test]
-fn operation_create_from_mount_takes_all_of_it() {
+fn create_consumes_whole_mount_disk() {
     let source = || Some(DiskSource::mount(Some("mnt")));
     let total = Resources::from(disk(200.0, "role", source()));
     let whole = volume_on(200.0, "role", "1", "path", source());

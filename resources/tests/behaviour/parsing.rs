@@ -184,7 +184,7 @@ fn command_line_resources_are_plain() {
 }
 
 #[test]
-fn printing_and_parsing_are_inverse_for_plain_resources() {
+fn plain_resources_survive_print_and_parse() {
     let resources = all("cpus:0.5;mem:64;ports:[1-2,7-7];disks:{a,b}");
     assert_eq!(
         resources.to_string(),

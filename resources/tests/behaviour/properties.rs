@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_added_can_be_taken_away(a in any_resources(), b in any_resources()) {
+    fn added_resources_can_be_subtracted(a in any_resources(), b in any_resources()) {
         if overlaps(&a, &b) {
             return Ok(());
         }
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_taken_away_can_be_added(a in any_resources(), b in any_resources()) {
+    fn subtracted_resources_can_be_added_back(a in any_resources(), b in any_resources()) {
         match a.checked_sub(&b) {
             Ok(rest) => {
                 prop_assert!(a.contains(&b));
@@ -178,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn parts_of_a_sum_can_be_taken_away_in_any_order(
+    fn parts_subtract_in_any_order(
         all in vec(any_resource(), 1..10), picked in any::<Index>(),
     ) {
         let total: Resources = all.iter().cloned().collect();
@@ -305,7 +305,7 @@ proptest! {
     }
 
     #[test]
-    fn a_valid_role_is_below_each_of_its_ancestors(text in "[a-c]{1,2}(/[a-c.]{1,3}){0,4}") {
+    fn valid_role_descends_from_each_ancestor(text in "[a-c]{1,2}(/[a-c.]{1,3}){0,4}") {
         if let Ok(role) = Role::new(&text) {
             prop_assert!(role.ancestors().all(|above| role.is_strict_subrole_of(&above)));
             prop_assert_eq!(role.ancestors().count() + 1, role.components().count());

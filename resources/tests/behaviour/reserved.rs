@@ -34,7 +34,7 @@ fn reserved_resources_equals() {
 }
 
 #[test]
-fn reserved_resources_add_only_with_the_same_reservation() {
+fn reserved_resources_merge_only_when_equal() {
     let with = |text: &str, value: &str| {
         Resources::from(reserved(
             text,
@@ -58,7 +58,7 @@ fn reserved_resources_add_only_with_the_same_reservation() {
 }
 
 #[test]
-fn the_order_of_labels_does_not_matter() {
+fn label_order_does_not_matter() {
     let one_way = labelled("role", "p", &[("a", "1"), ("b", "2")]);
     let other_way = labelled("role", "p", &[("b", "2"), ("a", "1")]);
     assert_eq!(one_way, other_way);
@@ -68,7 +68,7 @@ fn the_order_of_labels_does_not_matter() {
 }
 
 #[test]
-fn a_stack_is_refined_downwards_and_static_only_at_the_bottom() {
+fn reservation_stack_refines_downwards() {
     let cpus = one("cpus(a):1");
     assert_eq!(cpus.reservation().unwrap().kind, ReservationKind::Static);
     let refined = cpus.push_reservation(dynamic("a/b/c", "p")).unwrap();
@@ -101,7 +101,7 @@ fn a_stack_is_refined_downwards_and_static_only_at_the_bottom() {
 }
 
 #[test]
-fn parts_with_an_impossible_stack_are_refused() {
+fn impossible_reservation_stacks_are_refused() {
     let mut parts = one("cpus:1").into_parts();
     parts.reservations = vec![dynamic("a", "p"), Reservation::fixed(role("a/b"))];
     assert!(Resource::new(parts.clone()).is_err());

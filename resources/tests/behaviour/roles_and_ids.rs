@@ -71,7 +71,7 @@ fn role_validate() {
 }
 
 #[test]
-fn a_component_of_a_role_is_no_longer_than_a_folders_name() {
+fn role_component_length_is_limited() {
     let longest = "x".repeat(255);
     let long = "x".repeat(256);
     for valid in [longest.clone(), format!("{longest}/{longest}")] {

@@ -51,7 +51,7 @@ fn shared_resources_compound_expressions() {
 }
 
 #[test]
-fn shared_resources_differ_by_value_and_by_sharing() {
+fn shared_resources_differ_by_sharing() {
     let small = shared_volume(50.0, "role1", "1", "path1");
     let large = shared_volume(100.0, "role1", "2", "path2");
     assert_eq!(sum(&[&small, &large]) - &small, sum(&[&large]));

@@ -5,7 +5,7 @@ use meseta_resources::{InvertedRange, ItemSet, Range, Ranges, Scalar, ScalarErro
 use crate::given::{all, one, ranges, scalar};
 
 #[test]
-fn a_scalar_rounds_half_away_from_zero() {
+fn scalar_rounds_half_away_from_zero() {
     for (value, millis) in [
         (1.001, 1001),
         (1.5015, 1502),
@@ -23,7 +23,7 @@ fn a_scalar_rounds_half_away_from_zero() {
 }
 
 #[test]
-fn a_scalar_is_finite_and_within_its_limit() {
+fn scalar_must_be_finite_and_bounded() {
     for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         assert!(
             matches!(Scalar::from_f64(value), Err(ScalarError::NotFinite(_))),
@@ -40,7 +40,7 @@ fn a_scalar_is_finite_and_within_its_limit() {
 }
 
 #[test]
-fn a_quantity_is_neither_negative_nor_vanishing() {
+fn negative_or_tiny_quantity_is_refused() {
     assert_eq!(Scalar::quantity_from_f64(0.0), Ok(Scalar::ZERO));
     assert!(matches!(
         Scalar::quantity_from_f64(-1.0),
@@ -57,7 +57,7 @@ fn a_quantity_is_neither_negative_nor_vanishing() {
 }
 
 #[test]
-fn a_scalar_prints_up_to_three_decimals() {
+fn scalar_prints_three_decimals_at_most() {
     for (value, text) in [
         (1.234, "1.234"),
         (1.2345, "1.235"),
@@ -226,7 +226,7 @@ fn resources_ranges_subset() {
 }
 
 #[test]
-fn ranges_count_and_know_an_inverted_one() {
+fn range_counts_and_detects_inversion() {
     assert_eq!(ranges("[1-3, 10-10]").count(), 4);
     assert_eq!(ranges("[0-18446744073709551615]").count(), u64::MAX);
     assert_eq!(Range::new(2, 1), Err(InvertedRange { begin: 2, end: 1 }));
@@ -253,7 +253,7 @@ fn values_set_subtraction_and_subset() {
 }
 
 #[test]
-fn values_of_different_kinds_do_not_contain_each_other() {
+fn values_of_different_kinds_are_disjoint() {
     assert!(!one("foo:3").value().contains(one("foo:[1-2]").value()));
     assert!(!all("foo:3").contains(&all("foo:{a}")));
 }

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_earlier_term_that_answers_late_is_wrong() {
+    fn late_answer_of_earlier_term_fails() {
         let board = Board::new(vec![String::new(), String::new()]);
         let (one, two) = (board.term(0), board.term(1));
         let sent = Instant::now();

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_offered_twice_is_seen() {
+    fn double_offer_is_detected() {
         let offer = |id: &str, cpus: f64| {
             json!({"id": {"value": id}, "agent_id": {"value": "a"}, "resources": [
                 {"name": "cpus", "scalar": {"value": cpus}}, {"name": "mem", "scalar": {"value": 64.0}}]})

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_has_come_at_its_true_time_and_not_long_before() {
+    fn moment_arrives_at_its_true_time() {
         for drift in [-5_000, -1, 0, 3, 5_000] {
             let clock = Clock::new(77, drift);
             for shown in [1_000, 1_001, 5_000_000_123, 86_400_000_000_007] {

@@ -43,7 +43,7 @@ impl Sum {
 }
 
 #[test]
-fn promises_hold_for_a_million_steps_whatever_breaks() {
+fn promises_hold_for_a_million_steps() {
     let (next, sum) = (AtomicU64::new(1), Mutex::new(Sum::default()));
     let work = || {
         loop {
@@ -104,7 +104,7 @@ fn scheduler_keeps_its_promises_through_faults() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn same_seed_repeats_the_run() {
     assert_eq!(run(7).hash, run(7).hash);
     assert_ne!(run(7).hash, run(8).hash);
 }

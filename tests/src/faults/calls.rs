@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_of_file_has_neither_ids_nor_numbers() {
+    fn file_kind_omits_ids_and_numbers() {
         let kind = |path: &str| kind_of(Path::new(path), Path::new("/tmp/x1/agent-0"), "root-7");
         assert_eq!(
             kind("/tmp/x1/agent-0/meta/slaves/01234567-89ab-cdef-0123-456789abcdef-S0/slave.info"),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_those_that_a_call_can_have() {
+    fn errors_fit_their_call() {
         assert!(may_fail(Effect::Changes, "openat", Errno::EMFILE));
         assert!(!may_fail(Effect::Changes, "write", Errno::EMFILE));
         assert!(!may_fail(Effect::Changes, "unlinkat", Errno::ENOSPC));

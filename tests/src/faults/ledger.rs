@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_comes_to_its_call_and_as_often_as_planned() {
+    fn fault_strikes_call_as_planned() {
         let mut ledger = Ledger::default();
         let fault = Fault::Error {
             errno: Errno::EIO,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_comes_first() {
+    fn new_points_come_first() {
         let one = [point("b", 1), point("b", 2), point("a", 1)];
         let other = [point("c", 1), point("b", 1)];
         let order = by_novelty([one.as_slice(), other.as_slice()].into_iter());

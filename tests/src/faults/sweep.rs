@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_has_each_error_that_it_can_have() {
+    fn point_has_every_possible_error() {
         let options = Options {
             mode: Mode::Errors,
             ..Options::default()
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_sweep_have_each_point_once() {
+    fn sweep_parts_cover_points_once() {
         let points: Vec<Point> = (1..=40)
             .map(|ordinal| Point {
                 ordinal,

@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_operation_in_flight_may_have_been_carried_out_or_not() {
+    fn unfinished_operation_may_have_taken_effect() {
         let mut one = Reservation {
             told: Holding::Reserved,
             ..Reservation::default()

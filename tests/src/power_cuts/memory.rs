@@ -244,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_read_again_whatever_was_cut_off_behind_it() {
+    fn known_facts_survive_a_truncated_line() {
         let lines = format!("{}\n{{\"framework_id\": \"f", known().to_json());
         assert_eq!(Remembered::last_of(&lines), Some(known()));
         assert_eq!(Remembered::last_of("{}"), None);
     }
 
     #[test]
-    fn a_task_that_ran_is_not_told_as_one_that_nobody_knows() {
+    fn task_seen_running_is_never_unknown() {
         let status = |state: &str| json!({"state": state, "reason": "R"});
         let mut told = BTreeMap::from([
             ("runs".to_owned(), vec![status("TASK_FAILED")]),

@@ -8,13 +8,13 @@ use crate::pauses::{TICKS, assert_nothing_lost, find, outlive, says};
 
 meseta_tests::scenarios! {
     anywhere:
-        agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_goes_on;
+        mass_silence_marks_no_agent_unreachable;
 }
 
 /// The smallest number of agents whose common silence makes a master suspect itself.
 const AGENTS: usize = 10;
 
-fn agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_goes_on() {
+fn mass_silence_marks_no_agent_unreachable() {
     // The agents' timeout is eight seconds.
     let limits = [
         "--agent_ping_timeout=2secs",

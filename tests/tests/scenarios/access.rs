@@ -15,12 +15,12 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        a_shut_cluster_runs_a_task_for_who_may,
-        verbs_reach_an_agent_that_is_certified_by_name_alone,
-        what_a_master_keeps_is_its_own,
-        credentials_are_made_as_the_refusal_says,
-        requests_that_say_two_things_are_refused,
-        changed_credentials_and_rules_need_no_restart;
+        secured_cluster_runs_permitted_task,
+        verbs_reach_agent_certified_by_name,
+        master_files_are_private,
+        refusal_explains_how_to_make_credentials,
+        contradictory_requests_are_refused,
+        changed_credentials_apply_without_restart;
 }
 
 /// Secrets that must not appear anywhere.
@@ -165,7 +165,7 @@ impl Shut {
     }
 }
 
-fn a_shut_cluster_runs_a_task_for_who_may() {
+fn secured_cluster_runs_permitted_task() {
     let mut cluster = Shut::start();
     // The callers: unauthenticated, with a guess, a reader, the administrator.
     let guess = Some((ADMIN.0, "guess"));
@@ -304,7 +304,7 @@ fn a_shut_cluster_runs_a_task_for_who_may() {
 }
 
 /// Verbs connect to the address from the master, which no certificate need name; unreadable output is never a success.
-fn verbs_reach_an_agent_that_is_certified_by_name_alone() {
+fn verbs_reach_agent_certified_by_name() {
     let mut cluster = Shut::start();
     let agent = cluster.agent("named", "node1.example", &["node1.example"], true);
     cluster.agents.push(agent);
@@ -366,7 +366,7 @@ fn verbs_reach_an_agent_that_is_certified_by_name_alone() {
 }
 
 /// The registry and the endpoint file are private, with any umask and any earlier mode.
-fn what_a_master_keeps_is_its_own() {
+fn master_files_are_private() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = TempDir::new().expect("a directory");
     let work_dir = dir.path().join("master");
@@ -439,7 +439,7 @@ fn no_secret_is_told(cluster: &Shut, agent_port: &str) {
     }
 }
 
-fn credentials_are_made_as_the_refusal_says() {
+fn refusal_explains_how_to_make_credentials() {
     let dir = TempDir::new().expect("a directory");
     let work_dir = dir.path().join("master");
     let plain = dir.path().join("plain");
@@ -470,7 +470,7 @@ fn credentials_are_made_as_the_refusal_says() {
 }
 
 /// A request that two readers could understand differently is invalid.
-fn requests_that_say_two_things_are_refused() {
+fn contradictory_requests_are_refused() {
     let dir = TempDir::new().expect("a directory");
     let work_dir = dir.path().join("master");
     let master = Daemon::start("master", &work_dir, &["--port=0".to_owned()]);
@@ -505,7 +505,7 @@ fn requests_that_say_two_things_are_refused() {
 
 /// Both files change under a running master: an invalid file changes nothing and is reported, a valid file counts within
 /// seconds. The log reports its own changes.
-fn changed_credentials_and_rules_need_no_restart() {
+fn changed_credentials_apply_without_restart() {
     let dir = TempDir::new().expect("a directory");
     let (people, acls) = (dir.path().join("people"), dir.path().join("acls"));
     credentials(&people, &[ADMIN, READER]);

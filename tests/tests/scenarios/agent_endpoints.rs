@@ -9,10 +9,10 @@ use crate::every_endpoint::{chunked, nonsense, send_to};
 
 meseta_tests::scenarios! {
     anywhere:
-        refuse_wrong_methods_and_say_which_is_right,
-        refuse_parameters_that_make_no_sense,
-        refuse_bodies_that_make_no_sense,
-        refuse_bodies_that_are_too_large,
+        wrong_method_names_allowed_methods,
+        invalid_parameters_are_refused,
+        invalid_bodies_are_refused,
+        oversized_bodies_are_refused,
         refuse_calls_about_nobody;
 }
 
@@ -50,7 +50,7 @@ fn facts(cluster: &Cluster) -> Value {
            "flags": state["flags"]})
 }
 
-fn refuse_wrong_methods_and_say_which_is_right() {
+fn wrong_method_names_allowed_methods() {
     let (cluster, _framework) = busy();
     let before = facts(&cluster);
     let (read, posted) = endpoints();
@@ -74,7 +74,7 @@ fn refuse_wrong_methods_and_say_which_is_right() {
     assert_eq!(facts(&cluster), before);
 }
 
-fn refuse_parameters_that_make_no_sense() {
+fn invalid_parameters_are_refused() {
     let (cluster, _framework) = busy();
     let before = facts(&cluster);
     let agent = cluster.agent();
@@ -131,7 +131,7 @@ fn refuse_parameters_that_make_no_sense() {
     assert_eq!(facts(&cluster), before);
 }
 
-fn refuse_bodies_that_make_no_sense() {
+fn invalid_bodies_are_refused() {
     let (cluster, _framework) = busy();
     let before = facts(&cluster);
     let (_, posted) = endpoints();
@@ -160,7 +160,7 @@ fn refuse_bodies_that_make_no_sense() {
 }
 
 /// Sends 100 MB, announced or in chunks.
-fn refuse_bodies_that_are_too_large() {
+fn oversized_bodies_are_refused() {
     let (cluster, _framework) = busy();
     let before = facts(&cluster);
     let (_, posted) = endpoints();

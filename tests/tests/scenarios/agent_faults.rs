@@ -10,8 +10,8 @@ use nix::errno::Errno;
 
 meseta_tests::scenarios! {
     unless_root:
-        a_fault_in_a_call_of_the_agent_ends_no_task,
-        syncs_of_half_a_second_hold_up_nobody_who_asks_and_no_task;
+        failed_system_call_ends_no_task,
+        slow_syncs_delay_no_request;
 }
 
 const RUN: &str = "WORK/meta/slaves/ID-SN/frameworks/ID-N/executors/exits-N/runs/ID";
@@ -38,7 +38,7 @@ fn no_thread_after(of_the_runtime: usize) -> (Point, Fault) {
 }
 
 /// These are a few of the points of the example `agent_faults`; a fault once hit each of them.
-fn a_fault_in_a_call_of_the_agent_ends_no_task() {
+fn failed_system_call_ends_no_task() {
     let mut stage = Stage::open();
     let lives = [
         // No part of a run is durable yet except its folder; the next agent has disk errors at both files of the executors'
@@ -109,7 +109,7 @@ fn answer_times(url: &str, over: &AtomicBool) -> Vec<Duration> {
 const LIVES_MAX: usize = 3;
 
 /// Simulates a disk that is busy for another user: durable writes wait, and nothing else.
-fn syncs_of_half_a_second_hold_up_nobody_who_asks_and_no_task() {
+fn slow_syncs_delay_no_request() {
     let mut stage = Stage::open();
     stage.slow_syncs(Duration::from_millis(500));
     let mut lives = (0..LIVES_MAX).map(|_| slowest_answer(&mut stage));

@@ -10,11 +10,11 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        an_unknown_flag_suggests_the_near_one,
+        unknown_flag_suggests_similar_flag,
         parameters_of_modules,
-        a_master_that_answers_nothing;
+        silent_master_is_reported;
     unless_root:
-        a_cgroups_root_that_leads_out;
+        cgroups_root_outside_is_refused;
 }
 
 fn agent(flags: &[&str]) -> String {
@@ -24,7 +24,7 @@ fn agent(flags: &[&str]) -> String {
     refused("agent", dir.path(), &all)
 }
 
-fn an_unknown_flag_suggests_the_near_one() {
+fn unknown_flag_suggests_similar_flag() {
     let said = agent(&["--resorces=cpus:1"]);
     assert!(
         said.contains("--resorces") && said.contains("--resources"),
@@ -50,7 +50,7 @@ fn parameters_of_modules() {
 }
 
 /// The agent does not give up: it reports the fault and serves its own pages; so does a verb, which ends.
-fn a_master_that_answers_nothing() {
+fn silent_master_is_reported() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let root = format!("meseta-test-silent-{}", std::process::id());
     let address = silent.local_addr().expect("an address").to_string();
@@ -106,7 +106,7 @@ fn a_master_that_answers_nothing() {
 }
 
 /// An ordinary user has no cgroups, so the flag has no effect.
-fn a_cgroups_root_that_leads_out() {
+fn cgroups_root_outside_is_refused() {
     for path in ["../up", "/absolute", "a/../b"] {
         let said = agent(&[&format!("--cgroups_root={path}")]);
         assert!(

@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 
 meseta_tests::scenarios! {
     crate::anywhere:
-        a_launch_that_is_cut_at_any_byte_launches_nothing_and_one_said_twice_runs_once,
-        a_registration_that_is_cut_anywhere_is_made_once_in_the_end,
-        an_order_that_is_cut_on_its_way_to_the_agent_runs_once_or_is_told_lost,
-        a_connection_that_died_without_a_word_is_noticed_and_its_task_goes_on,
-        what_an_agent_said_is_said_again_by_somebody_and_costs_no_task,
-        of_two_schedulers_with_one_id_the_later_one_is_served;
+        cut_launch_runs_at_most_once,
+        cut_registration_completes_once,
+        cut_order_runs_or_is_lost,
+        dead_connection_is_noticed_task_continues,
+        replayed_agent_frames_end_no_task,
+        newer_of_two_schedulers_is_served;
     unless_hosts:
-        a_master_is_found_again_where_its_name_leads_now;
+        master_is_found_after_dns_change;
 }
 
 fn unless_hosts() -> Missing {
@@ -51,7 +51,7 @@ fn tasks_of(cluster: &Cluster) -> Vec<Value> {
     tasks["tasks"].as_array().expect("a list").clone()
 }
 
-fn a_launch_that_is_cut_at_any_byte_launches_nothing_and_one_said_twice_runs_once() {
+fn cut_launch_runs_at_most_once() {
     let (cluster, mut framework, offer) = Cluster::with_offer();
     let info = task(&offer, "t", "exec sleep 600", SMALL);
     let accept = json!({"type": "ACCEPT", "accept": {"offer_ids": [offer["id"]],
@@ -129,7 +129,7 @@ fn agents(cluster: &Cluster) -> Vec<Value> {
     slaves["slaves"].as_array().expect("a list").clone()
 }
 
-fn a_registration_that_is_cut_anywhere_is_made_once_in_the_end() {
+fn cut_registration_completes_once() {
     let mut between = Between::without_agent(&[]);
     // An agent that forgot its id is known by its address.
     let port = format!("--port={}", free_port());
@@ -180,7 +180,7 @@ fn outcome(framework: &mut Framework, id: &str) -> String {
     }
 }
 
-fn an_order_that_is_cut_on_its_way_to_the_agent_runs_once_or_is_told_lost() {
+fn cut_order_runs_or_is_lost() {
     let between = Between::start(&[]);
     let mut framework = between.cluster.framework();
     let mut outcomes = Vec::new();
@@ -239,7 +239,7 @@ fn goes_on(framework: &mut Framework, pid: i64) {
     framework.until_state("t", "TASK_KILLED");
 }
 
-fn a_connection_that_died_without_a_word_is_noticed_and_its_task_goes_on() {
+fn dead_connection_is_noticed_task_continues() {
     let between = Between::start(&[
         "--agent_ping_timeout=1secs",
         "--max_agent_ping_timeouts=3",
@@ -264,7 +264,7 @@ fn a_connection_that_died_without_a_word_is_noticed_and_its_task_goes_on() {
 }
 
 /// Without TLS the replay counts as another agent of that address, which is away as soon as its connection ends.
-fn what_an_agent_said_is_said_again_by_somebody_and_costs_no_task() {
+fn replayed_agent_frames_end_no_task() {
     let between = Between::start(&[]);
     let id = between.cluster.agent_id();
     let mut framework = between.cluster.framework();
@@ -292,7 +292,7 @@ fn what_an_agent_said_is_said_again_by_somebody_and_costs_no_task() {
     framework.until_state("after", "TASK_FINISHED");
 }
 
-fn of_two_schedulers_with_one_id_the_later_one_is_served() {
+fn newer_of_two_schedulers_is_served() {
     let cluster = Cluster::default();
     let proxy = Proxy::new(cluster.master.address());
     let url = format!("http://{}/api/v1/scheduler", proxy.address);
@@ -321,7 +321,7 @@ fn of_two_schedulers_with_one_id_the_later_one_is_served() {
 }
 
 /// Gives the master's name a new address, for the agent only: a separate file is its `/etc/hosts`.
-fn a_master_is_found_again_where_its_name_leads_now() {
+fn master_is_found_after_dns_change() {
     const NAME: &str = "master.meseta.test";
     let mut cluster = Cluster::start(Setup {
         agents: 0,

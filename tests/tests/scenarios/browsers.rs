@@ -13,7 +13,7 @@ meseta_tests::scenarios! {
     anywhere:
         foreign_names_are_misdirected,
         foreign_pages_change_nothing,
-        a_get_of_a_browser_changes_nothing;
+        browser_get_changes_nothing;
 }
 
 /// Sends one request with exactly these header lines.
@@ -152,7 +152,7 @@ fn foreign_pages_change_nothing() {
 }
 
 /// `/logging/toggle` returns the level by GET, and changes it by POST alone.
-fn a_get_of_a_browser_changes_nothing() {
+fn browser_get_changes_nothing() {
     let cluster = Cluster::default();
     let master = &cluster.master;
     let host = format!("Host: {}", master.address());

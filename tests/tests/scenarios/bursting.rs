@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 meseta_tests::scenarios! {
     unless_root:
         limits_stand_beside_requests,
-        limits_that_make_no_sense_are_refused,
-        limits_that_others_change_are_set_again;
+        invalid_limits_are_refused,
+        changed_limits_are_restored;
     unless_cgroup_v1:
-        limits_whose_group_is_removed_are_told_and_others_held;
+        limits_of_removed_group_are_reported;
 }
 
 /// On cgroup v2 a container has one group, which ends with it.
@@ -166,7 +166,7 @@ fn limits_stand_beside_requests() {
     }
 }
 
-fn limits_that_make_no_sense_are_refused() {
+fn invalid_limits_are_refused() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     for (id, limits) in [
@@ -192,7 +192,7 @@ fn limits_that_make_no_sense_are_refused() {
 }
 
 /// The rule covers any other writer to the groups, such as a reloaded service manager.
-fn limits_that_others_change_are_set_again() {
+fn changed_limits_are_restored() {
     const LIMIT: Duration = Duration::from_secs(60);
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
@@ -219,7 +219,7 @@ fn limits_that_others_change_are_set_again() {
 }
 
 /// Regression: all limits of the container were silently left to their other writer.
-fn limits_whose_group_is_removed_are_told_and_others_held() {
+fn limits_of_removed_group_are_reported() {
     const LIMIT: Duration = Duration::from_secs(60);
     let cluster = Cluster::default();
     let mut framework = cluster.framework();

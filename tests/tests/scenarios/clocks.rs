@@ -13,7 +13,7 @@ use crate::enforcement::standing_offer;
 
 meseta_tests::scenarios! {
     unless_faketime:
-        a_clock_that_jumps_or_stands_still_ends_no_task_and_no_wait_early;
+        clock_jump_ends_nothing_early;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -81,7 +81,7 @@ fn launch(framework: &mut Framework, id: &str, limit: Option<Duration>) -> i32 {
     i32::try_from(pid.expect("a pid")).expect("a pid")
 }
 
-fn a_clock_that_jumps_or_stands_still_ends_no_task_and_no_wait_early() {
+fn clock_jump_ends_nothing_early() {
     let dir = tempfile::tempdir().expect("a directory");
     let clock = dir.path().join("clock");
     let set = |text: &str| std::fs::write(&clock, text).expect("written");

@@ -14,11 +14,11 @@ use crate::anywhere;
 meseta_tests::scenarios! {
     anywhere:
         an_operators_hour,
-        output_that_cannot_be_written_is_an_error,
+        unwritable_output_is_an_error,
         empty_variables_count_as_unset,
-        reservations_are_awaited_and_found_by_role,
-        refusals_say_what_to_do,
-        execute_uses_what_is_reserved_to_its_role_first;
+        reservations_are_found_by_role,
+        refusals_name_the_remedy,
+        execute_uses_reserved_resources_first;
 }
 
 fn text(output: &Output) -> String {
@@ -52,7 +52,7 @@ fn has_line(text: &str, words: &[&str]) -> bool {
 }
 
 /// Regression: `agents --json >/dev/full` ended with 0.
-fn output_that_cannot_be_written_is_an_error() {
+fn unwritable_output_is_an_error() {
     let cluster = Cluster::default();
     let master = format!("--master={}", cluster.master.address());
     let verbs = [
@@ -268,7 +268,7 @@ fn reserved_cpus(cluster: &Cluster, role: &str) -> f64 {
     cpus.filter_map(Value::as_f64).sum()
 }
 
-fn reservations_are_awaited_and_found_by_role() {
+fn reservations_are_found_by_role() {
     let cluster = Cluster::default();
     let id = cluster.agent_id();
     let name = cluster.master.page("/slaves").json()["slaves"][0]["hostname"].clone();
@@ -338,7 +338,7 @@ fn reservations_are_awaited_and_found_by_role() {
 }
 
 /// Each refusal has a line with a hint.
-fn refusals_say_what_to_do() {
+fn refusals_name_the_remedy() {
     let cluster = Cluster::default();
     let id = cluster.agent_id();
     let reserve = |more: &[&'static str]| [&["AGENT", "--role=eng"], more].concat();
@@ -432,7 +432,7 @@ fn refusals_say_what_to_do() {
     );
 }
 
-fn execute_uses_what_is_reserved_to_its_role_first() {
+fn execute_uses_reserved_resources_first() {
     let cluster = Cluster::with_resources("cpus:1;mem:512;cpus(eng):1;mem(eng):32");
     // The task needs more CPUs than are free, and more memory than is reserved.
     let resources = "--resources=cpus:1.5;mem:64";

@@ -19,13 +19,13 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        downloads_that_nobody_reads_hold_up_no_launch_and_no_kill,
-        bodies_that_trickle_are_given_up,
+        unread_downloads_delay_no_kill,
+        trickling_bodies_are_closed,
         guesses_keep_nobody_else_out;
     unless_root:
-        no_request_costs_more_beside_other_connections_and_containers;
+        request_cost_ignores_other_connections;
     unless_network_namespace:
-        silence_from_an_address_keeps_nobody_of_it_out;
+        silent_connections_block_no_client;
 }
 
 fn unless_network_namespace() -> Missing {
@@ -43,7 +43,7 @@ fn status_of(pid: i32, field: &str) -> u64 {
 
 /// Regression: each new connection to an agent examined every descriptor of the agent, so a request took 27 ms with 300
 /// containers.
-fn no_request_costs_more_beside_other_connections_and_containers() {
+fn request_cost_ignores_other_connections() {
     const CONNECTIONS: usize = 150;
     const TASKS: usize = 8;
     /// A few calls more or less depend on the thread.
@@ -100,7 +100,7 @@ fn no_request_costs_more_beside_other_connections_and_containers() {
 
 /// Many readers request a large file and read nothing of it: tasks are launched and killed meanwhile, an active reader gets
 /// its file, and the agent keeps little memory for each of the others.
-fn downloads_that_nobody_reads_hold_up_no_launch_and_no_kill() {
+fn unread_downloads_delay_no_kill() {
     const READERS: usize = 600;
     let (cluster, mut framework, offer) = Cluster::with_offer();
     let small = [("cpus", 0.1), ("mem", 32.0)];
@@ -162,7 +162,7 @@ fn check_that_uploads_are_cut_off(address: &str) {
 }
 
 /// A body that never pauses and never ends.
-fn bodies_that_trickle_are_given_up() {
+fn trickling_bodies_are_closed() {
     let cluster = Cluster::default();
     check_that_uploads_are_cut_off(cluster.master.address());
     let mut slow: Vec<(String, TcpStream)> = Vec::new();
@@ -257,7 +257,7 @@ fn guesses_keep_nobody_else_out() {
 
 /// The test has a network of its own, since loopback has no such limit: more silent connections than one address may have,
 /// and an agent of that address joins nevertheless.
-fn silence_from_an_address_keeps_nobody_of_it_out() {
+fn silent_connections_block_no_client() {
     const SILENT: usize = 700;
     let network = std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a network");

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 meseta_tests::scenarios! {
     unless_root:
-        a_sandbox_over_its_quota_ends_its_task,
-        without_enforcement_disk_use_is_only_told,
-        an_oom_while_the_agent_is_down_is_told_with_its_reason,
-        what_ignores_sigterm_forks_twice_or_stops_itself_is_gone,
-        sigterm_reaches_every_process_of_a_container,
+        sandbox_over_quota_ends_task,
+        disk_use_is_reported_without_enforcement,
+        oom_while_agent_down_keeps_reason,
+        stubborn_processes_are_killed,
+        sigterm_reaches_every_container_process,
         isolators_may_change_between_two_runs,
-        two_agents_do_not_touch_each_others_containers;
+        two_agents_keep_containers_apart;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 64.0)];
@@ -30,7 +30,7 @@ pub(crate) fn with_flags(flags: &[&str]) -> Setup {
 
 const FILL: &str = "head -c 32m /dev/zero > big; sync big; sleep 600";
 
-fn a_sandbox_over_its_quota_ends_its_task() {
+fn sandbox_over_quota_ends_task() {
     let cluster = Cluster::start(with_flags(&[
         "--enforce_container_disk_quota",
         "--container_disk_watch_interval=200ms",
@@ -63,7 +63,7 @@ pub(crate) fn statistics(cluster: &Cluster) -> Value {
     answer.json()[0]["statistics"].clone()
 }
 
-fn without_enforcement_disk_use_is_only_told() {
+fn disk_use_is_reported_without_enforcement() {
     let names = "--isolation=cgroups/cpu,cgroups/mem,disk/du";
     let mut cluster = Cluster::start(with_flags(&[
         names,
@@ -90,7 +90,7 @@ fn without_enforcement_disk_use_is_only_told() {
     framework.until_state("full", "TASK_KILLED");
 }
 
-fn an_oom_while_the_agent_is_down_is_told_with_its_reason() {
+fn oom_while_agent_down_keeps_reason() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -129,7 +129,7 @@ fn an_oom_while_the_agent_is_down_is_told_with_its_reason() {
     );
 }
 
-fn what_ignores_sigterm_forks_twice_or_stops_itself_is_gone() {
+fn stubborn_processes_are_killed() {
     let (cluster, mut framework, offer) = Cluster::with_offer();
     let ignore = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
     let twice = format!("(setsid sh -c \"{ignore}\" &) ; (setsid sh -c \"{ignore}\" &) ; {ignore}");
@@ -184,7 +184,7 @@ pub(crate) fn is_container(group: &std::path::Path) -> bool {
     name.len() == 36 && name.matches('-').count() == 4
 }
 
-fn sigterm_reaches_every_process_of_a_container() {
+fn sigterm_reaches_every_container_process() {
     let (cluster, mut framework, offer) = Cluster::with_offer();
     // One process left its session and its parent, and one stays in the task's group, which ends after it.
     let wait = "while :; do sleep 0.05; done";
@@ -249,7 +249,7 @@ fn isolators_may_change_between_two_runs() {
     }
 }
 
-fn two_agents_do_not_touch_each_others_containers() {
+fn two_agents_keep_containers_apart() {
     let mut setup = Setup {
         agents: 2,
         ..Setup::default()

@@ -10,8 +10,8 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        a_trace_becomes_a_table_and_a_picture,
-        what_is_no_trace_is_refused_and_why;
+        trace_becomes_table_and_picture,
+        invalid_trace_is_refused_with_reason;
 }
 
 /// Returns a trace of two tasks over two days of five-minute steps; one is busy by day.
@@ -33,7 +33,7 @@ fn meseta(trace: &Path, flags: &[&str]) -> Output {
         .expect("meseta runs")
 }
 
-fn a_trace_becomes_a_table_and_a_picture() {
+fn trace_becomes_table_and_picture() {
     let dir = tempfile::tempdir().expect("a folder");
     let (file, picture) = (dir.path().join("trace.csv"), dir.path().join("first.svg"));
     std::fs::write(&file, trace()).expect("written");
@@ -58,7 +58,7 @@ fn a_trace_becomes_a_table_and_a_picture() {
     assert!(drawing.trim_end().ends_with("</svg>"));
 }
 
-fn what_is_no_trace_is_refused_and_why() {
+fn invalid_trace_is_refused_with_reason() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("trace.csv");
     std::fs::write(&file, trace().replacen("300,1.5", "300,-1.5", 1)).expect("written");

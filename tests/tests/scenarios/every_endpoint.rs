@@ -14,10 +14,10 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        refuses_wrong_methods_and_says_which_is_right,
-        refuses_bodies_that_make_no_sense,
-        refuses_bodies_that_are_too_large,
-        refuses_parameters_that_make_no_sense,
+        wrong_method_names_allowed_methods,
+        invalid_bodies_are_refused,
+        oversized_bodies_are_refused,
+        invalid_parameters_are_refused,
         refuses_calls_without_their_parts;
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn send_to(
     (head, String::from_utf8_lossy(&text).into_owned())
 }
 
-fn refuses_wrong_methods_and_says_which_is_right() {
+fn wrong_method_names_allowed_methods() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
     for described in described(&cluster) {
@@ -162,7 +162,7 @@ pub(crate) fn nonsense() -> Vec<Vec<u8>> {
     all
 }
 
-fn refuses_bodies_that_make_no_sense() {
+fn invalid_bodies_are_refused() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
     for described in described(&cluster) {
@@ -199,7 +199,7 @@ fn refuses_bodies_that_make_no_sense() {
 }
 
 /// Sends 100 MB, announced or in chunks.
-fn refuses_bodies_that_are_too_large() {
+fn oversized_bodies_are_refused() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
     for described in described(&cluster) {
@@ -242,7 +242,7 @@ pub(crate) fn chunked(daemon: &Daemon, method: &str, path: &str) -> bool {
     answer.starts_with("HTTP/1.1 413") || (answer.is_empty() && refused_at.is_some())
 }
 
-fn refuses_parameters_that_make_no_sense() {
+fn invalid_parameters_are_refused() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
     let long = "x".repeat(7_000);

@@ -8,7 +8,7 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     unless_root:
-        prints_the_output_from_its_own_groups_and_namespace;
+        prints_output_from_own_namespace;
     anywhere:
         exits_with_the_tasks_own_code,
         ends_a_task_at_its_timeout;
@@ -22,7 +22,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn prints_the_output_from_its_own_groups_and_namespace() {
+fn prints_output_from_own_namespace() {
     let cluster = Cluster::default();
     let command =
         "--command=echo hello; cat /proc/self/cgroup; echo pid $$; readlink /proc/self/ns/pid";

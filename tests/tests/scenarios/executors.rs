@@ -15,7 +15,7 @@ use crate::clients::{installed_python, unless_pymesos};
 meseta_tests::scenarios! {
     unless_pymesos:
         pymesos_is_executor_and_scheduler,
-        pymesos_reserves_and_its_executor_writes_on_a_volume;
+        pymesos_executor_writes_to_volume;
 }
 
 /// The time for the whole conversation, including an agent's restart.
@@ -78,7 +78,7 @@ fn converse(cluster: &mut Cluster, script: &str) -> Value {
     serde_json::from_str(&saw).expect("what pymesos saw")
 }
 
-fn pymesos_reserves_and_its_executor_writes_on_a_volume() {
+fn pymesos_executor_writes_to_volume() {
     let mut cluster = lasting_cluster();
     let saw = converse(&mut cluster, "pymesos_reservations.py");
     assert_eq!(saw["errors"], serde_json::json!([]), "{saw}");

@@ -16,14 +16,14 @@ use tempfile::TempDir;
 
 meseta_tests::scenarios! {
     without_etcd:
-        a_killed_leader_is_replaced_and_its_cluster_goes_on,
-        a_leader_that_stood_still_shows_nothing_and_ends,
-        an_agent_leaves_a_leader_that_stands_still,
-        a_leader_without_etcd_says_so_and_goes_on_when_it_is_back,
-        an_etcd_that_is_slow_or_silent_costs_no_write,
-        a_leader_that_is_shut_down_is_replaced_at_once,
+        killed_leader_is_replaced,
+        paused_leader_shows_nothing_and_ends,
+        agent_leaves_paused_leader,
+        leader_survives_etcd_outage,
+        slow_etcd_loses_no_write,
+        stopped_leader_is_replaced_at_once,
         followers_send_clients_to_the_leader,
-        a_registry_is_read_filled_and_moved_between_a_file_and_etcd;
+        registry_moves_between_file_and_etcd;
 }
 
 pub(super) fn without_etcd() -> Missing {
@@ -111,7 +111,7 @@ pub(super) fn task_states(url: &str) -> Vec<String> {
     tasks.iter().map(state).collect()
 }
 
-pub(super) fn a_killed_leader_is_replaced_and_its_cluster_goes_on() {
+pub(super) fn killed_leader_is_replaced() {
     let mut masters = Masters::start(3, &[]);
     let _agent = start_agent(&masters, &masters.addresses());
     let leader = masters.leader();
@@ -158,7 +158,7 @@ pub(super) fn epoch_of(url: &str) -> u64 {
     epoch.expect("the epoch is among the metrics")
 }
 
-fn a_leader_that_stood_still_shows_nothing_and_ends() {
+fn paused_leader_shows_nothing_and_ends() {
     let mut masters = Masters::start(2, &[]);
     let leader = masters.leader();
     let url = masters.all[leader].url.clone();
@@ -193,7 +193,7 @@ fn active_agents(url: &str) -> usize {
     agents.iter().filter(|one| one["active"] == true).count()
 }
 
-fn an_agent_leaves_a_leader_that_stands_still() {
+fn agent_leaves_paused_leader() {
     /// Without a question to the masters the agent gives up the connection after 40 s.
     const LIMIT: Duration = Duration::from_secs(33);
     let masters = Masters::start(2, &[]);
@@ -214,7 +214,7 @@ fn an_agent_leaves_a_leader_that_stands_still() {
     });
 }
 
-fn a_leader_without_etcd_says_so_and_goes_on_when_it_is_back() {
+fn leader_survives_etcd_outage() {
     let mut masters = Masters::start(1, &[]);
     let url = masters.all[0].url.clone();
     assert_eq!(weights(&url, "web", 2.0).status, 200);
@@ -246,7 +246,7 @@ fn a_leader_without_etcd_says_so_and_goes_on_when_it_is_back() {
 }
 
 /// Each answer takes a third of a second, and then the connections stall.
-fn an_etcd_that_is_slow_or_silent_costs_no_write() {
+fn slow_etcd_loses_no_write() {
     let dir = TempDir::with_prefix("meseta-test-").expect("a directory");
     let etcd = Etcd::start(dir.path());
     let proxy = Proxy::new(etcd.url.trim_start_matches("http://"));
@@ -303,7 +303,7 @@ fn an_etcd_that_is_slow_or_silent_costs_no_write() {
     assert_eq!(weights_of(&master.url), [("web".to_owned(), 11.0)]);
 }
 
-fn a_leader_that_is_shut_down_is_replaced_at_once() {
+fn stopped_leader_is_replaced_at_once() {
     let mut masters = Masters::start(2, &["--etcd_lease_ttl=60secs"]);
     let leader = masters.leader();
     let status = masters.all[leader].terminate(Duration::from_secs(20));
@@ -355,7 +355,7 @@ fn registry(masters: &Masters, flags: &[&str]) -> Result<String, String> {
     }
 }
 
-fn a_registry_is_read_filled_and_moved_between_a_file_and_etcd() {
+fn registry_moves_between_file_and_etcd() {
     const ETCD: &str = "--registry=etcd";
     // The lease survives a pause of the machine: the test counts the epochs.
     let mut masters = Masters::start(1, &["--cluster=one", "--etcd_lease_ttl=60secs"]);

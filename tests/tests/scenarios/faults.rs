@@ -17,11 +17,11 @@ use crate::enforcement::{is_container, standing_offer};
 
 meseta_tests::scenarios! {
     unless_root:
-        an_agent_killed_while_it_launches_loses_no_task,
-        an_agent_killed_while_tasks_begin_and_end_tells_each_end_once;
+        agent_killed_during_launch_loses_nothing,
+        killed_agent_reports_each_end_once;
     unless_prlimit:
-        want_of_descriptors_holds_up_what_is_new_and_loses_nothing,
-        an_agent_without_descriptors_serves_whom_it_has_and_does_not_spin;
+        descriptor_shortage_delays_and_loses_nothing,
+        agent_without_descriptors_serves_open_connections;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -81,7 +81,7 @@ fn outcome(framework: &mut Framework, id: &str) -> String {
     }
 }
 
-fn an_agent_killed_while_it_launches_loses_no_task() {
+fn agent_killed_during_launch_loses_nothing() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -114,7 +114,7 @@ fn an_agent_killed_while_it_launches_loses_no_task() {
 }
 
 /// Runs a few of the kills that the example `agent_kills` makes in large numbers.
-fn an_agent_killed_while_tasks_begin_and_end_tells_each_end_once() {
+fn killed_agent_reports_each_end_once() {
     let outcome = agent_kills::run(4, 80, Dice::new(7));
     assert_eq!(outcome.wrong, Vec::<String>::new());
     assert!(outcome.told.len() >= 80);
@@ -154,7 +154,7 @@ fn allow_descriptors(pid: i32, count: &str) {
     assert!(status.success());
 }
 
-fn want_of_descriptors_holds_up_what_is_new_and_loses_nothing() {
+fn descriptor_shortage_delays_and_loses_nothing() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let before = steady(&mut framework);
@@ -209,7 +209,7 @@ fn used_seconds(pid: i32) -> f64 {
     ticks / 100.0
 }
 
-fn an_agent_without_descriptors_serves_whom_it_has_and_does_not_spin() {
+fn agent_without_descriptors_serves_open_connections() {
     const LASTING: Duration = Duration::from_secs(3);
     let cluster = Cluster::default();
     let mut framework = cluster.framework();

@@ -13,10 +13,10 @@ use crate::enforcement::standing_offer;
 
 meseta_tests::scenarios! {
     unless_ext4:
-        a_full_ext4_refuses_what_is_new_and_tells_of_all_that_ends,
-        an_ext4_without_inodes_refuses_what_is_new_and_tells_of_all_that_ends;
+        full_ext4_refuses_tasks_reports_ends,
+        inode_shortage_refuses_tasks_reports_ends;
     unless_root:
-        a_full_runtime_directory_fails_launches_and_keeps_every_end;
+        full_runtime_directory_keeps_every_end;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -152,7 +152,7 @@ fn goes_through(disk: SmallDisk, fill: Fill) {
     framework.until_state("steady", "TASK_KILLED");
 }
 
-fn a_full_ext4_refuses_what_is_new_and_tells_of_all_that_ends() {
+fn full_ext4_refuses_tasks_reports_ends() {
     let disk = SmallDisk::Ext4 {
         mib: 64,
         inodes: 4096,
@@ -160,7 +160,7 @@ fn a_full_ext4_refuses_what_is_new_and_tells_of_all_that_ends() {
     goes_through(disk, Filler::fill_bytes);
 }
 
-fn an_ext4_without_inodes_refuses_what_is_new_and_tells_of_all_that_ends() {
+fn inode_shortage_refuses_tasks_reports_ends() {
     let disk = SmallDisk::Ext4 {
         mib: 64,
         inodes: 512,
@@ -168,7 +168,7 @@ fn an_ext4_without_inodes_refuses_what_is_new_and_tells_of_all_that_ends() {
     goes_through(disk, Filler::fill_inodes);
 }
 
-fn a_full_runtime_directory_fails_launches_and_keeps_every_end() {
+fn full_runtime_directory_keeps_every_end() {
     let mut cluster = Cluster::start(Setup {
         runtime_disk: Some(SmallDisk::Tmpfs("size=4m,nr_inodes=400")),
         ..Setup::default()

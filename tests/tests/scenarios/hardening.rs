@@ -12,10 +12,10 @@ use crate::probe;
 meseta_tests::scenarios! {
     unless_root:
         inside_a_task_little_is_left,
-        the_ways_out_of_a_container_are_closed,
-        a_task_may_ask_for_less_and_gets_it,
-        what_the_node_does_not_allow_is_refused_by_name,
-        seccomp_profiles_are_the_operators_or_the_tasks;
+        container_escapes_are_blocked,
+        task_may_drop_capabilities,
+        forbidden_isolation_is_refused_by_name,
+        task_or_operator_selects_seccomp_profile;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 64.0)];
@@ -86,7 +86,7 @@ fn probe_in(dir: &Path) -> PathBuf {
     path
 }
 
-fn the_ways_out_of_a_container_are_closed() {
+fn container_escapes_are_blocked() {
     let cluster = Cluster::default();
     let probe = probe_in(cluster.dir.path());
     let shared = tempfile::NamedTempFile::new_in("/dev/shm").expect("a file");
@@ -153,7 +153,7 @@ fn stdout_of(cluster: &Cluster, framework: &str, id: &str) -> String {
     answer.json()["data"].as_str().expect("data").to_owned()
 }
 
-fn a_task_may_ask_for_less_and_gets_it() {
+fn task_may_drop_capabilities() {
     let (cluster, mut framework, offer) = Cluster::with_offer();
     let command = "grep CapBnd /proc/self/status; hostname; ulimit -n; \
                    echo shm $(stat -f -c '%b %S' /dev/shm); \
@@ -198,7 +198,7 @@ fn a_task_may_ask_for_less_and_gets_it() {
     assert!(seen > 6, "the host's processes are not shared: {text}");
 }
 
-fn what_the_node_does_not_allow_is_refused_by_name() {
+fn forbidden_isolation_is_refused_by_name() {
     let mut setup = Setup::default();
     setup.agent_flags.extend([
         "--disallow_sharing_agent_pid_namespace".to_owned(),
@@ -246,7 +246,7 @@ fn what_the_node_does_not_allow_is_refused_by_name() {
     }
 }
 
-fn seccomp_profiles_are_the_operators_or_the_tasks() {
+fn task_or_operator_selects_seccomp_profile() {
     let folder = tempfile::tempdir().expect("a folder");
     let deny = |name: &str| {
         json!({"defaultAction": "SCMP_ACT_ALLOW",

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 meseta_tests::scenarios! {
     crate::anywhere:
-        ids_that_are_no_names_are_refused_and_reach_no_path_and_no_log_line,
-        text_of_tenants_forges_no_log_line_and_floods_no_log,
-        calls_about_what_is_not_ones_own_change_nothing;
+        invalid_ids_reach_no_path,
+        tenant_text_forges_no_log_line,
+        foreign_calls_change_nothing;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -87,7 +87,7 @@ fn check_error(status: &Value) {
     assert!(is_plain, "it comes back as it was: {message:?}");
 }
 
-fn ids_that_are_no_names_are_refused_and_reach_no_path_and_no_log_line() {
+fn invalid_ids_reach_no_path() {
     let cluster = Cluster::default();
     for encoding in [Encoding::Json, Encoding::Protobuf] {
         let info = framework_info("dev");
@@ -121,7 +121,7 @@ const FORGED: &str = "x\n2026-11-28T00:00:00.000000Z AUDIT audit: change princip
 const LOG_BYTES_MAX: usize = 64 << 10;
 
 /// Regression: a message with line feeds made a line of the audit log, and a URI of 1 MB was written in full repeatedly.
-fn text_of_tenants_forges_no_log_line_and_floods_no_log() {
+fn tenant_text_forges_no_log_line() {
     let cluster = Cluster::default();
     let mut info = framework_info("dev");
     info["name"] = json!(format!("{FORGED}{}", "n".repeat(1 << 19)));
@@ -190,7 +190,7 @@ fn calls(agent: &str, executor: &str, uuid: &str) -> Vec<Value> {
     ]
 }
 
-fn calls_about_what_is_not_ones_own_change_nothing() {
+fn foreign_calls_change_nothing() {
     let cluster = Cluster::default();
     let mut owner = cluster.framework();
     let offer = owner.offer();

@@ -11,10 +11,10 @@ use meseta_tests::{Cluster, http, kernel, wait};
 
 meseta_tests::scenarios! {
     crate::anywhere:
-        requests_that_are_too_long_anywhere_are_refused_early,
-        messages_of_impossible_depth_and_length_are_refused,
-        frames_that_nobody_needs_close_their_connection_or_cost_nothing,
-        a_thousand_slow_requests_are_closed_in_time_and_hold_up_nobody;
+        overlong_requests_are_refused_early,
+        overlong_and_deep_messages_are_refused,
+        useless_frames_cost_nothing,
+        slow_requests_are_closed_in_time;
 }
 
 /// The growth of a daemon in KiB under any input: twice the memory of all unfinished requests.
@@ -90,7 +90,7 @@ fn bomb() -> Vec<u8> {
     bytes
 }
 
-fn requests_that_are_too_long_anywhere_are_refused_early() {
+fn overlong_requests_are_refused_early() {
     let cluster = Cluster::default();
     let before = memory(&cluster);
     for (name, daemon, path) in both(&cluster) {
@@ -158,7 +158,7 @@ fn nested(depth: usize) -> Vec<u8> {
     message
 }
 
-fn messages_of_impossible_depth_and_length_are_refused() {
+fn overlong_and_deep_messages_are_refused() {
     let cluster = Cluster::default();
     let before = memory(&cluster);
     let deep =
@@ -279,7 +279,7 @@ const ABUSES: &[(&str, u32, bool, Abuse)] = &[
     }),
 ];
 
-fn frames_that_nobody_needs_close_their_connection_or_cost_nothing() {
+fn useless_frames_cost_nothing() {
     let cluster = Cluster::default();
     let before = memory(&cluster);
     let mut open = Vec::new();
@@ -315,7 +315,7 @@ fn frames_that_nobody_needs_close_their_connection_or_cost_nothing() {
     unharmed(&cluster, &before);
 }
 
-fn a_thousand_slow_requests_are_closed_in_time_and_hold_up_nobody() {
+fn slow_requests_are_closed_in_time() {
     const SLOW: usize = 1_000;
     let cluster = Cluster::default();
     let before = memory(&cluster);

@@ -15,15 +15,15 @@ use crate::enforcement::standing_offer;
 
 meseta_tests::scenarios! {
     unless_freezing:
-        frozen_work_disk_delays_no_kill_and_is_reported,
+        frozen_disk_delays_no_kill,
         frozen_registry_ends_writes_with_an_error;
     unless_dead_mount:
-        dead_mount_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::fuse),
-        start_on_dead_mount_ends_on_sigterm,
+        dead_mount_affects_own_users_only = || mount_affects_its_own_users_alone(DeadMount::fuse),
+        start_on_dead_mount_obeys_sigterm,
         recovery_on_dead_mount_ends_on_sigterm,
         start_of_master_on_dead_mount_ends_on_sigterm;
     unless_nfs:
-        dead_nfs_server_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::nfs);
+        dead_nfs_affects_own_users_only = || mount_affects_its_own_users_alone(DeadMount::nfs);
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -78,7 +78,7 @@ fn active_agents(cluster: &Cluster) -> usize {
     page["slaves"].as_array().map_or(0, Vec::len)
 }
 
-fn frozen_work_disk_delays_no_kill_and_is_reported() {
+fn frozen_disk_delays_no_kill() {
     let cluster = Cluster::start(Setup {
         agent_disk: Some(SmallDisk::Ext4 {
             mib: 64,
@@ -233,7 +233,7 @@ fn assert_start_waits_and_ends(agent: &mut Daemon, doing: &str) {
     assert!(status.success(), "{status}");
 }
 
-fn start_on_dead_mount_ends_on_sigterm() {
+fn start_on_dead_mount_obeys_sigterm() {
     let dir = tempfile::tempdir().expect("a directory");
     let work_dir = dir.path().join("agent");
     let _dead = DeadMount::fuse(&work_dir);

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 
 meseta_tests::scenarios! {
     unless_root:
-        whatever_a_plug_in_does_offers_of_regular_resources_go_on;
+        bad_plugin_keeps_regular_offers;
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -217,7 +217,7 @@ fn start(socket: &Path) -> Cluster {
     })
 }
 
-fn whatever_a_plug_in_does_offers_of_regular_resources_go_on() {
+fn bad_plugin_keeps_regular_offers() {
     let dir = tempfile::tempdir().expect("a folder");
     let socket: PathBuf = dir.path().join("plugin.sock");
     let plugin = Plugin(Arc::new(Mutex::new((Manner::Well, Control::Well))));

@@ -12,25 +12,25 @@ use super::{clients, failover, job_examples, jobs, local};
 meseta_tests::scenarios! {
     unless_ipv6_alone:
         addresses_stand_in_brackets = || on_ipv6(addresses_in_brackets),
-        a_port_in_use_is_said_so = || on_ipv6(local::a_port_in_use_is_said_so),
-        ctrl_c_ends_everything_and_leaves_nothing = || on_ipv6(local::ctrl_c_ends_everything_and_leaves_nothing),
+        used_port_is_reported = || on_ipv6(local::used_port_is_reported),
+        ctrl_c_leaves_nothing = || on_ipv6(local::ctrl_c_leaves_nothing),
         the_smallest_service_says_hello = || on_ipv6(job_examples::the_smallest_service_says_hello),
-        a_gang_of_an_array_starts_whole = || on_ipv6(job_examples::a_gang_of_an_array_starts_whole),
-        a_service_is_healthy_soon_rolls_and_goes_back_by_itself =
-            || on_ipv6(jobs::a_service_is_healthy_soon_rolls_and_goes_back_by_itself);
+        array_gang_starts_whole = || on_ipv6(job_examples::array_gang_starts_whole),
+        service_rolls_and_reverts_itself =
+            || on_ipv6(jobs::service_rolls_and_reverts_itself);
     unless_python:
-        a_database_returns_to_its_volume_until_it_is_purged =
-            || on_ipv6(job_examples::a_database_returns_to_its_volume_until_it_is_purged),
-        a_web_service_rolls_behind_its_proxy_without_a_failed_request =
-            || on_ipv6(job_examples::a_web_service_rolls_behind_its_proxy_without_a_failed_request),
+        database_keeps_volume_until_purge =
+            || on_ipv6(job_examples::database_keeps_volume_until_purge),
+        rolling_web_service_fails_no_request =
+            || on_ipv6(job_examples::rolling_web_service_fails_no_request),
         the_example_in_python = || on_ipv6(clients::the_example_in_python);
     unless_etcd:
-        a_killed_leader_is_replaced_and_its_cluster_goes_on =
-            || on_ipv6(failover::a_killed_leader_is_replaced_and_its_cluster_goes_on),
+        killed_leader_is_replaced =
+            || on_ipv6(failover::killed_leader_is_replaced),
         followers_send_clients_to_the_leader = || on_ipv6(failover::followers_send_clients_to_the_leader),
-        another_scheduler_goes_on_where_the_leader_was_killed =
-            || on_ipv6(jobs::another_scheduler_goes_on_where_the_leader_was_killed),
-        of_three_masters_one_leads_after_a_kill = || on_ipv6(local::of_three_masters_one_leads_after_a_kill);
+        scheduler_continues_after_leader_kill =
+            || on_ipv6(jobs::scheduler_continues_after_leader_kill),
+        three_masters_reelect_after_kill = || on_ipv6(local::three_masters_reelect_after_kill);
     unless_curl:
         the_example_in_curl = || on_ipv6(clients::the_example_in_curl);
     unless_pymesos:

@@ -17,12 +17,12 @@ use super::clients::{installed_python, unless_imports};
 meseta_tests::scenarios! {
     unless_root:
         the_smallest_service_says_hello,
-        a_gang_of_an_array_starts_whole,
-        a_nightly_job_waits_for_its_time_and_runs_when_it_is_there,
+        array_gang_starts_whole,
+        nightly_job_runs_on_time,
         filler_runs_on_revocable_resources_alone;
     unless_python:
-        a_database_returns_to_its_volume_until_it_is_purged,
-        a_web_service_rolls_behind_its_proxy_without_a_failed_request;
+        database_keeps_volume_until_purge,
+        rolling_web_service_fails_no_request;
     unless_dask:
         a_dask_cluster_adds_numbers;
 }
@@ -102,7 +102,7 @@ pub(super) fn the_smallest_service_says_hello() {
     });
 }
 
-pub(super) fn a_gang_of_an_array_starts_whole() {
+pub(super) fn array_gang_starts_whole() {
     // There is room for three of four tasks: none may start.
     let mut cluster = Cluster::with_resources("cpus:0.3;mem:1024");
     let scheduler = Scheduler::start(&cluster);
@@ -126,7 +126,7 @@ pub(super) fn a_gang_of_an_array_starts_whole() {
     assert_eq!(job["succeeded"], 4);
 }
 
-fn a_nightly_job_waits_for_its_time_and_runs_when_it_is_there() {
+fn nightly_job_runs_on_time() {
     let cluster = Cluster::default();
     let scheduler = Scheduler::start(&cluster);
     run(&cluster, &scheduler, &example("nightly"));
@@ -188,7 +188,7 @@ fn processes(task_id: &str) -> Vec<i32> {
     .collect()
 }
 
-pub(super) fn a_database_returns_to_its_volume_until_it_is_purged() {
+pub(super) fn database_keeps_volume_until_purge() {
     let mut cluster = Cluster::default();
     let mut scheduler = Scheduler::start(&cluster);
     run(&cluster, &scheduler, &example("database"));
@@ -256,7 +256,7 @@ pub(super) fn a_database_returns_to_its_volume_until_it_is_purged() {
     });
 }
 
-pub(super) fn a_web_service_rolls_behind_its_proxy_without_a_failed_request() {
+pub(super) fn rolling_web_service_fails_no_request() {
     let cluster = Cluster::default();
     let scheduler = Scheduler::start(&cluster);
     run(&cluster, &scheduler, &example("web"));

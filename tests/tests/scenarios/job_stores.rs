@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 meseta_tests::scenarios! {
     unless_ext4: scheduler_outlives_full_disk;
     unless_freezing: scheduler_starts_beside_frozen_disk;
-    unless_dead_mount: start_on_dead_mount_ends_on_sigterm;
+    unless_dead_mount: start_on_dead_mount_obeys_sigterm;
     unless_root: scheduler_changes_no_other_cluster;
     unless_root_and_etcd: follower_of_other_cluster_ends;
 }
@@ -227,7 +227,7 @@ fn scheduler_starts_beside_frozen_disk() {
     scheduler.end();
 }
 
-fn start_on_dead_mount_ends_on_sigterm() {
+fn start_on_dead_mount_obeys_sigterm() {
     let dir = tempfile::tempdir().expect("a directory");
     let work_dir = dir.path().join("scheduler");
     let _dead = DeadMount::fuse(&work_dir);

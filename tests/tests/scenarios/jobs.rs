@@ -11,11 +11,11 @@ use serde_json::json;
 
 meseta_tests::scenarios! {
     unless_root:
-        a_service_is_healthy_soon_rolls_and_goes_back_by_itself,
-        a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_alone,
-        kills_of_scheduler_master_and_agents_lose_and_repeat_nothing;
+        service_rolls_and_reverts_itself,
+        refused_role_blocks_own_jobs_only,
+        kills_lose_and_repeat_nothing;
     without_root_or_etcd:
-        another_scheduler_goes_on_where_the_leader_was_killed;
+        scheduler_continues_after_leader_kill;
 }
 
 fn without_root_or_etcd() -> Missing {
@@ -31,7 +31,7 @@ fn unless_etcd() -> Missing {
 const HEALTHY_LIMIT: Duration = Duration::from_secs(10);
 const UPDATE_LIMIT: Duration = Duration::from_secs(60);
 
-pub(super) fn a_service_is_healthy_soon_rolls_and_goes_back_by_itself() {
+pub(super) fn service_rolls_and_reverts_itself() {
     let cluster = Cluster::default();
     let scheduler = Scheduler::start(&cluster);
     let began = Instant::now();
@@ -137,13 +137,13 @@ fn until(scheduler: &Scheduler, state: &str, version: u64, count: usize) {
     }
 }
 
-fn kills_of_scheduler_master_and_agents_lose_and_repeat_nothing() {
+fn kills_lose_and_repeat_nothing() {
     let report = scheduler_kills::run(20, 8, 5, false).unwrap_or_else(|why| panic!("{why}"));
     assert!(report.looks > 0);
 }
 
 /// Three schedulers share their jobs: followers redirect clients, and the leader is killed during an update.
-pub(super) fn another_scheduler_goes_on_where_the_leader_was_killed() {
+pub(super) fn scheduler_continues_after_leader_kill() {
     let cluster = Cluster::default();
     let mut schedulers = Schedulers::start(&cluster, 3);
     let first = schedulers.leader();
@@ -208,7 +208,7 @@ pub(super) fn another_scheduler_goes_on_where_the_leader_was_killed() {
 }
 
 /// The master's list of roles has one of the two; the other role's job shows that, also after a restart.
-fn a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_alone() {
+fn refused_role_blocks_own_jobs_only() {
     let cluster = Cluster::start(Setup {
         master_flags: vec!["--roles=listed".to_owned()],
         ..Setup::default()

@@ -20,8 +20,8 @@ meseta_tests::scenarios! {
         the_framework_dies_before_it_sends;
     anywhere:
         the_master_dies_before_it_receives,
-        the_master_dies_after_it_received_and_the_agent_never_hears,
-        the_master_dies_after_it_received_and_the_agent_may_have_heard;
+        master_dies_before_forwarding_launch,
+        master_dies_while_forwarding_launch;
 }
 
 /// The time for reconciliation to settle, including the agent's return.
@@ -185,7 +185,7 @@ fn launch_into_the_void(cluster: &mut Cluster) -> (String, String) {
     (framework.id.clone(), agent)
 }
 
-fn the_master_dies_after_it_received_and_the_agent_never_hears() {
+fn master_dies_before_forwarding_launch() {
     let mut cluster = Cluster::default();
     let (id, agent) = launch_into_the_void(&mut cluster);
     // Messages on the wire die with the agent, which comes back without the task.
@@ -197,7 +197,7 @@ fn the_master_dies_after_it_received_and_the_agent_never_hears() {
     assert!(tasks_on_agent(&cluster).is_empty());
 }
 
-fn the_master_dies_after_it_received_and_the_agent_may_have_heard() {
+fn master_dies_while_forwarding_launch() {
     let mut cluster = Cluster::default();
     let (id, agent) = launch_into_the_void(&mut cluster);
     kernel::kill(cluster.agent().pid(), Signal::SIGCONT);

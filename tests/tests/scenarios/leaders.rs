@@ -21,11 +21,11 @@ use crate::failover::{Node, epoch_of, start_agent, subscribe, task_states, witho
 
 meseta_tests::scenarios! {
     without_etcd:
-        a_grpc_framework_finds_the_leader_by_a_followers_word,
-        an_agent_that_knows_one_follower_finds_the_leader,
-        the_command_line_takes_a_list_and_follows_followers,
-        an_execute_leaves_a_leader_that_stands_still,
-        an_agent_obeys_a_restored_registry_only_above_what_it_has_obeyed;
+        grpc_framework_follows_redirect_to_leader,
+        agent_finds_leader_through_follower,
+        verbs_find_leader_in_list,
+        execute_leaves_paused_leader,
+        agent_refuses_older_registry_epoch;
 }
 
 async fn subscribed_at(
@@ -58,7 +58,7 @@ async fn subscribed(search: &mut MasterSearch, framework: &FrameworkInfo) -> (St
     panic!("no master leads");
 }
 
-fn a_grpc_framework_finds_the_leader_by_a_followers_word() {
+fn grpc_framework_follows_redirect_to_leader() {
     let mut masters = Masters::start(2, &[]);
     let leader = masters.leader();
     let follower = masters.all[1 - leader].address().to_owned();
@@ -103,7 +103,7 @@ fn connected_agents(url: &str) -> Vec<String> {
         .collect()
 }
 
-fn an_agent_that_knows_one_follower_finds_the_leader() {
+fn agent_finds_leader_through_follower() {
     let masters = Masters::start(2, &[]);
     let leader = masters.leader();
     let follower = masters.all[1 - leader].address();
@@ -131,7 +131,7 @@ fn printed(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn the_command_line_takes_a_list_and_follows_followers() {
+fn verbs_find_leader_in_list() {
     let mut masters = Masters::start(3, &[]);
     let leader = masters.leader();
     let list = format!("--master={}", masters.addresses());
@@ -158,7 +158,7 @@ fn the_command_line_takes_a_list_and_follows_followers() {
 }
 
 /// A suspended leader keeps its connections, and a task with them its framework.
-fn an_execute_leaves_a_leader_that_stands_still() {
+fn execute_leaves_paused_leader() {
     /// Another master leads after 8 s; the command notices the silence of the stream after 20 s.
     const LIMIT: Duration = Duration::from_secs(60);
     let masters = Masters::start(2, &[]);
@@ -224,7 +224,7 @@ fn copy(masters: &Masters, from: &str, to: &str) {
     assert!(status.expect("cp runs").success());
 }
 
-fn an_agent_obeys_a_restored_registry_only_above_what_it_has_obeyed() {
+fn agent_refuses_older_registry_epoch() {
     let mut masters = Masters::start(1, &[]);
     masters.all[0].end(Duration::from_secs(20));
     masters.etcd.kill();

@@ -9,11 +9,11 @@ use serde_json::json;
 
 meseta_tests::scenarios! {
     unless_root:
-        a_64_mb_task_that_touches_200_mb_fails_with_the_reason;
+        task_over_memory_fails_with_reason;
     unless_cfs:
-        half_a_cpu_under_cfs_is_throttled_to_half_a_cpu;
+        cfs_throttles_to_half_a_cpu;
     unless_root:
-        a_fork_bomb_stays_inside_its_pids_limit;
+        fork_bomb_stays_within_limit;
 }
 
 fn unless_cfs() -> Missing {
@@ -25,7 +25,7 @@ fn touch_mb(mb: u32) -> String {
     format!("exec head -c {mb}m /dev/zero | tail -c {mb}m >/dev/null; sleep 30")
 }
 
-fn a_64_mb_task_that_touches_200_mb_fails_with_the_reason() {
+fn task_over_memory_fails_with_reason() {
     let (_cluster, mut framework, offer) = Cluster::with_offer();
     framework.launch_task(
         &offer,
@@ -164,7 +164,7 @@ fn spin(
     found
 }
 
-fn half_a_cpu_under_cfs_is_throttled_to_half_a_cpu() {
+fn cfs_throttles_to_half_a_cpu() {
     let mut setup = Setup::default();
     setup.agent_flags.push("--cgroups_enable_cfs".to_owned());
     let cluster = Cluster::start(setup);
@@ -181,7 +181,7 @@ fn half_a_cpu_under_cfs_is_throttled_to_half_a_cpu() {
     }
 }
 
-fn a_fork_bomb_stays_inside_its_pids_limit() {
+fn fork_bomb_stays_within_limit() {
     let mut setup = Setup::default();
     setup.agent_flags.push("--cgroups_pids_limit=64".to_owned());
     let cluster = Cluster::start(setup);

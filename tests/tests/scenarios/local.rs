@@ -16,19 +16,19 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     unless_root:
-        ctrl_c_ends_everything_and_leaves_nothing,
+        ctrl_c_leaves_nothing,
         ordinary_users_run_tasks_under_any_umask;
     unless_root_quietly:
-        its_own_death_ends_the_daemons_too;
+        killed_local_ends_its_daemons;
     anywhere:
-        a_port_in_use_is_said_so;
+        used_port_is_reported;
     unless_root:
-        its_only_machine_goes_down_and_comes_up_again;
+        only_machine_goes_down_and_up;
     without_etcd:
-        of_three_masters_one_leads_after_a_kill;
+        three_masters_reelect_after_kill;
     anywhere:
-        several_masters_need_etcd_and_say_so,
-        the_demonstration_has_racks_teams_and_a_service;
+        several_masters_require_etcd,
+        demo_shows_racks_and_teams;
 }
 
 fn without_etcd() -> Missing {
@@ -180,7 +180,7 @@ fn leftovers(local: &Local, word: &str) -> Vec<String> {
     found
 }
 
-fn its_only_machine_goes_down_and_comes_up_again() {
+fn only_machine_goes_down_and_up() {
     let mut local = start();
     let verb = |args: &[&str]| -> String {
         let output = Command::new(binary())
@@ -229,7 +229,7 @@ fn its_only_machine_goes_down_and_comes_up_again() {
     local.interrupt();
 }
 
-pub(super) fn ctrl_c_ends_everything_and_leaves_nothing() {
+pub(super) fn ctrl_c_leaves_nothing() {
     let mut local = start();
     let word = occupy(&local);
     let mut stderr = BufReader::new(local.child.stderr.take().expect("a pipe"));
@@ -245,7 +245,7 @@ pub(super) fn ctrl_c_ends_everything_and_leaves_nothing() {
     assert_eq!(leftovers(&local, &word), Vec::<String>::new(), "{said}");
 }
 
-fn its_own_death_ends_the_daemons_too() {
+fn killed_local_ends_its_daemons() {
     let mut local = start();
     let word = occupy(&local);
     local.child.kill().expect("kill");
@@ -256,7 +256,7 @@ fn its_own_death_ends_the_daemons_too() {
     );
 }
 
-pub(super) fn a_port_in_use_is_said_so() {
+pub(super) fn used_port_is_reported() {
     let taken = std::net::TcpListener::bind((loopback(), 0)).expect("a port");
     let address = taken.local_addr().expect("an address");
     let port = address.port();
@@ -274,7 +274,7 @@ pub(super) fn a_port_in_use_is_said_so() {
     );
 }
 
-pub(super) fn of_three_masters_one_leads_after_a_kill() {
+pub(super) fn three_masters_reelect_after_kill() {
     let mut local = start_with(&["--masters=3", "--agents=2"], "master-1");
     let names = ["master-1", "master-2", "master-3"];
     let addresses = names.map(|name| local.address_of(name));
@@ -315,7 +315,7 @@ pub(super) fn of_three_masters_one_leads_after_a_kill() {
     assert_eq!(leftovers(&local, "no task"), Vec::<String>::new());
 }
 
-fn several_masters_need_etcd_and_say_so() {
+fn several_masters_require_etcd() {
     let dir = tempfile::tempdir().expect("a directory");
     let output = Command::new(binary())
         .args(["local", "--masters=2", "--port=0", "--agent_port=0"])
@@ -328,7 +328,7 @@ fn several_masters_need_etcd_and_say_so() {
     assert!(said.contains("apt-get install etcd-server"), "{said}");
 }
 
-fn the_demonstration_has_racks_teams_and_a_service() {
+fn demo_shows_racks_and_teams() {
     let mut local = start_with(&["--demo", "--agents=2"], "master");
     let list = |path: &str, list: &str| -> Vec<Value> {
         let answer = http::try_get(&format!("http://{}{path}", local.master)).ok();

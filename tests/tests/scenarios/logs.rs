@@ -13,10 +13,10 @@ meseta_tests::scenarios! {
     anywhere:
         nothing_is_lost_between_two_files;
     unless_root:
-        a_full_speed_writer_stays_within_its_files;
+        full_speed_writer_stays_within_files;
     anywhere:
-        execute_follows_a_file_that_is_renamed,
-        a_task_may_say_how_much_of_its_output_is_kept;
+        execute_follows_renamed_file,
+        task_sets_its_log_limits;
     unless_root:
         files_belong_to_the_tasks_user;
 }
@@ -104,7 +104,7 @@ fn cpu_seconds(pid: i32) -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-fn a_full_speed_writer_stays_within_its_files() {
+fn full_speed_writer_stays_within_files() {
     const FILE: u64 = 256 << 10;
     let mut cluster = Cluster::start(bounded("256KB", 2));
     let mut framework = cluster.framework();
@@ -157,7 +157,7 @@ fn a_full_speed_writer_stays_within_its_files() {
     assert!(sizes(&sandbox).iter().all(|size| *size <= FILE));
 }
 
-fn execute_follows_a_file_that_is_renamed() {
+fn execute_follows_renamed_file() {
     use std::io::Read as _;
     let cluster = Cluster::start(bounded("64KB", 9));
     let gate = cluster.dir.path().join("gate");
@@ -215,7 +215,7 @@ fn files_belong_to_the_tasks_user() {
     assert!(text.ends_with("3000\nagain\n"), "{text}");
 }
 
-fn a_task_may_say_how_much_of_its_output_is_kept() {
+fn task_sets_its_log_limits() {
     let cluster = Cluster::start(bounded("10MB", 9));
     let mut framework = cluster.framework();
     let offer = framework.offer();

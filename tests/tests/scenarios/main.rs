@@ -96,12 +96,12 @@ const MEASURING: &[&str] = &[
 
 /// Tests of those groups that mostly wait and judge neither time nor load.
 const WAITING: &[&str] = &[
-    "bursting::limits_that_others_change_are_set_again",
-    "bursting::limits_whose_group_is_removed_are_told_and_others_held",
-    "connections::bodies_that_trickle_are_given_up",
-    "overbearing::a_framework_that_went_away_has_its_time_and_no_more_over_a_restart_of_the_master",
-    "oversubscription::the_load_controller_evicts_all_revocable_executors_and_nobody_else",
-    "resizing::a_limit_below_what_is_in_use_waits",
+    "bursting::changed_limits_are_restored",
+    "bursting::limits_of_removed_group_are_reported",
+    "connections::trickling_bodies_are_closed",
+    "overbearing::failover_timeout_survives_master_restart",
+    "oversubscription::load_controller_evicts_revocable_executors",
+    "resizing::limit_below_usage_waits",
 ];
 
 fn main() -> ExitCode {

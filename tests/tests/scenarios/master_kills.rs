@@ -7,13 +7,13 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        acknowledged_writes_outlive_kills_of_the_master;
+        acknowledged_writes_survive_master_kills;
     unless_root:
-        ends_of_many_tasks_are_told_in_order_over_kills_of_the_master;
+        task_ends_stay_ordered_after_kills;
 }
 
 /// The example `master_kills` runs the same with many more kills.
-fn acknowledged_writes_outlive_kills_of_the_master() {
+fn acknowledged_writes_survive_master_kills() {
     let (writes, kills) = (40, 3);
     let report = master_kills::run(writes, kills, 3).unwrap_or_else(|why| panic!("{why}"));
     assert_eq!(report.serving.len(), kills);
@@ -26,7 +26,7 @@ fn acknowledged_writes_outlive_kills_of_the_master() {
 }
 
 /// The example `update_kills` runs the same with many more tasks.
-fn ends_of_many_tasks_are_told_in_order_over_kills_of_the_master() {
+fn task_ends_stay_ordered_after_kills() {
     let (tasks, kills) = (120, 3);
     let report = update_kills::run(tasks, kills).unwrap_or_else(|why| panic!("{why}"));
     eprintln!("{report:?}");

@@ -13,19 +13,19 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        execute_understands_what_is_meant,
+        execute_accepts_common_spellings,
         a_task_is_told_whole;
     anywhere:
-        a_drain_names_whom_it_waits_for,
-        a_limit_decides_also_after_a_decline;
+        drain_names_remaining_tasks,
+        limit_applies_after_decline;
     unless_root:
-        a_task_that_is_left_running_is_found_and_killed;
+        detached_task_is_found_and_killed;
     anywhere:
-        a_terminated_execute_takes_its_task_along;
+        terminated_execute_ends_its_task;
     unless_root:
-        a_volume_of_the_machine_is_seen_by_its_task;
+        host_volume_is_visible_to_task;
     anywhere:
-        agents_that_are_lost_are_listed_with_since_when;
+        lost_agents_are_listed_with_time;
 }
 
 fn out(output: &Output) -> String {
@@ -36,7 +36,7 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn execute_understands_what_is_meant() {
+fn execute_accepts_common_spellings() {
     let cluster = Cluster::default();
     let small = "--resources=cpus:0.1;mem:32M";
     let words = ["-q", small, "--timeout=60s", "--", "echo", "a  b", "$HOME"];
@@ -104,7 +104,7 @@ fn a_task_is_told_whole() {
     assert!(output.status.success(), "{}", err(&output));
 }
 
-fn a_drain_names_whom_it_waits_for() {
+fn drain_names_remaining_tasks() {
     let cluster = Cluster::default();
     let mut framework = cluster.subscribe(&framework_info("eng"));
     let offer = framework.offer();
@@ -136,7 +136,7 @@ fn a_drain_names_whom_it_waits_for() {
     });
 }
 
-fn a_limit_decides_also_after_a_decline() {
+fn limit_applies_after_decline() {
     let cluster = Cluster::default();
     let output = cluster.meseta("quota", &["set", "eng", "--limit=cpus:1"]);
     assert!(output.status.success(), "{}", err(&output));
@@ -158,7 +158,7 @@ fn states(cluster: &Cluster) -> Vec<String> {
         .collect()
 }
 
-fn a_task_that_is_left_running_is_found_and_killed() {
+fn detached_task_is_found_and_killed() {
     let cluster = Cluster::default();
     let small = "--resources=cpus:0.1;mem:32";
     let output = cluster.meseta(
@@ -213,7 +213,7 @@ fn a_task_that_is_left_running_is_found_and_killed() {
     assert!(err(&refused).contains(&cure), "{}", err(&refused));
 }
 
-fn a_terminated_execute_takes_its_task_along() {
+fn terminated_execute_ends_its_task() {
     let cluster = Cluster::default();
     let mut execute = Command::new(binary())
         .args([
@@ -236,7 +236,7 @@ fn a_terminated_execute_takes_its_task_along() {
     assert_eq!(states(&cluster), ["TASK_KILLED"]);
 }
 
-fn a_volume_of_the_machine_is_seen_by_its_task() {
+fn host_volume_is_visible_to_task() {
     let cluster = Cluster::default();
     let dir = tempfile::tempdir().expect("a folder");
     std::fs::write(dir.path().join("note"), "from outside\n").expect("written");
@@ -254,7 +254,7 @@ fn a_volume_of_the_machine_is_seen_by_its_task() {
     );
 }
 
-fn agents_that_are_lost_are_listed_with_since_when() {
+fn lost_agents_are_listed_with_time() {
     let mut cluster = Cluster::start(Setup {
         master_flags: vec![
             "--agent_ping_timeout=1secs".to_owned(),

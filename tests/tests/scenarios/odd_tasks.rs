@@ -23,13 +23,13 @@ use crate::enforcement::{is_container, standing_offer};
 
 meseta_tests::scenarios! {
     unless_freezable:
-        a_task_that_no_signal_reaches_is_being_killed_until_it_is_gone;
+        unkillable_task_stays_killing;
     unless_root:
-        two_thousand_children_that_nobody_waits_for_end_with_their_task,
-        tasks_that_close_their_output_or_fill_a_pipe_hold_up_nobody,
-        a_supervisor_that_is_killed_ends_its_task_alone_and_soon,
-        an_executor_that_is_killed_ends_its_tasks_alone_and_soon,
-        a_sandbox_of_very_many_files_pipes_and_devices_is_collected_beside_other_work;
+        unreaped_children_end_with_task,
+        closed_outputs_delay_nobody,
+        killed_supervisor_ends_its_task,
+        killed_executor_ends_its_tasks,
+        huge_sandbox_is_collected;
 }
 
 fn unless_freezable() -> Missing {
@@ -127,7 +127,7 @@ fn counter(cluster: &Cluster, name: &str) -> f64 {
     numbers.sum()
 }
 
-fn a_task_that_no_signal_reaches_is_being_killed_until_it_is_gone() {
+fn unkillable_task_stays_killing() {
     let mut setup = Setup::default();
     setup
         .agent_flags
@@ -176,7 +176,7 @@ fn a_task_that_no_signal_reaches_is_being_killed_until_it_is_gone() {
     nothing_is_left(&cluster);
 }
 
-fn two_thousand_children_that_nobody_waits_for_end_with_their_task() {
+fn unreaped_children_end_with_task() {
     const CHILDREN: usize = 2_000;
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
@@ -226,7 +226,7 @@ fn two_thousand_children_that_nobody_waits_for_end_with_their_task() {
     });
 }
 
-fn tasks_that_close_their_output_or_fill_a_pipe_hold_up_nobody() {
+fn closed_outputs_delay_nobody() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     // Tasks without input, without output, with a reader that leaves, and with a pipe that is never emptied.
@@ -253,7 +253,7 @@ fn tasks_that_close_their_output_or_fill_a_pipe_hold_up_nobody() {
     nothing_is_left(&cluster);
 }
 
-fn a_supervisor_that_is_killed_ends_its_task_alone_and_soon() {
+fn killed_supervisor_ends_its_task() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     launch(&mut framework, "other", "exec sleep 6010", SMALL);
@@ -284,7 +284,7 @@ fn a_supervisor_that_is_killed_ends_its_task_alone_and_soon() {
     nothing_is_left(&cluster);
 }
 
-fn an_executor_that_is_killed_ends_its_tasks_alone_and_soon() {
+fn killed_executor_ends_its_tasks() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = standing_offer(&mut framework);
@@ -356,7 +356,7 @@ fn slowest_answer(cluster: &Cluster, what: &str, mut holds: impl FnMut() -> bool
     slowest
 }
 
-fn a_sandbox_of_very_many_files_pipes_and_devices_is_collected_beside_other_work() {
+fn huge_sandbox_is_collected() {
     const FILES: usize = 20_000;
     let mut setup = Setup::default();
     let flags = ["--gc_delay=2secs", "--disk_watch_interval=1secs"];

@@ -19,7 +19,7 @@ meseta_tests::scenarios! {
     anywhere:
         operations_are_awaited = || run(operations),
         errors_have_their_codes = || run(errors),
-        a_watch_goes_on_where_it_was = || run(watch);
+        watch_resumes_at_last_event = || run(watch);
 }
 
 fn run<F: Future<Output = ()>>(scenario: fn(OperatorClient<Channel>, v1::AgentId, String) -> F) {

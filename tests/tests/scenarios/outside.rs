@@ -21,15 +21,15 @@ use crate::enforcement::{is_container, standing_offer};
 
 meseta_tests::scenarios! {
     unless_root:
-        processes_that_others_move_out_of_their_groups_end_with_their_task,
+        moved_processes_end_with_task,
         executors_without_sandbox_or_groups_end_when_told,
-        a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later,
-        a_launcher_that_is_stopped_is_replaced_and_keeps_no_agent_away,
-        an_agent_that_is_killed_for_want_of_memory_loses_no_task,
+        stopped_supervisor_delays_no_kill,
+        stopped_launcher_is_replaced,
+        oom_killed_agent_loses_no_task,
         agent_as_first_process_reaps_orphans,
-        an_agent_that_can_have_no_thread_says_so_and_ends;
+        agent_without_threads_ends_with_reason;
     unless_ext4:
-        a_disk_that_has_become_read_only_ends_no_task_and_is_named;
+        read_only_disk_ends_no_task;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -101,7 +101,7 @@ fn roots() -> Vec<PathBuf> {
     paths.map(PathBuf::from).collect()
 }
 
-fn processes_that_others_move_out_of_their_groups_end_with_their_task() {
+fn moved_processes_end_with_task() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let command = "sleep 6000 & sleep 6001 & wait";
@@ -274,7 +274,7 @@ fn agent_as_first_process_reaps_orphans() {
     });
 }
 
-fn a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later() {
+fn stopped_supervisor_delays_no_kill() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let killed = run(&mut framework, "killed", "exec sleep 6000");
@@ -319,7 +319,7 @@ fn launcher(cluster: &Cluster) -> Process {
     ours.next().expect("there is one")
 }
 
-fn a_launcher_that_is_stopped_is_replaced_and_keeps_no_agent_away() {
+fn stopped_launcher_is_replaced() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let steady = run(&mut framework, "steady", "exec sleep 6000");
@@ -402,7 +402,7 @@ impl Drop for Group {
 }
 
 /// Found by an error of its first clone, on which the runtime panicked.
-fn an_agent_that_can_have_no_thread_says_so_and_ends() {
+fn agent_without_threads_ends_with_reason() {
     let group = Group::make("pids", "threads");
     let dir = tempfile::tempdir().expect("a directory");
     for threads in [1, 3] {
@@ -425,7 +425,7 @@ fn an_agent_that_can_have_no_thread_says_so_and_ends() {
 }
 
 /// The agent has a group of its own: neither supervisors nor tasks are in it.
-fn an_agent_that_is_killed_for_want_of_memory_loses_no_task() {
+fn oom_killed_agent_loses_no_task() {
     let group = Group::make("memory", "agent");
     let mut cluster = Cluster::start(Setup {
         agent_port: Some(free_port()),
@@ -479,7 +479,7 @@ fn an_agent_that_is_killed_for_want_of_memory_loses_no_task() {
 }
 
 /// Simulates a failing device: the kernel permits no writes until the file system is mounted again.
-fn a_disk_that_has_become_read_only_ends_no_task_and_is_named() {
+fn read_only_disk_ends_no_task() {
     let mut cluster = Cluster::start(Setup {
         agent_disk: Some(SmallDisk::Ext4 {
             mib: 64,

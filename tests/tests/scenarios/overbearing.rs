@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 meseta_tests::scenarios! {
     unless_root:
-        an_executor_that_tells_without_end_delays_nobody_else,
-        a_framework_that_keeps_its_offers_and_calls_without_end_leaves_others_theirs;
+        talkative_executor_delays_nobody,
+        greedy_framework_leaves_others_offers;
     crate::anywhere:
         very_many_roles_have_few_series,
-        a_framework_that_went_away_has_its_time_and_no_more_over_a_restart_of_the_master;
+        failover_timeout_survives_master_restart;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -70,7 +70,7 @@ fn answers(url: &str, count: usize) -> Vec<Duration> {
     took
 }
 
-fn an_executor_that_tells_without_end_delays_nobody_else() {
+fn talkative_executor_delays_nobody() {
     let cluster = Cluster::default();
     let mut other = cluster.framework();
     let before = short_tasks(&mut other, "before", 5);
@@ -112,7 +112,7 @@ fn an_executor_that_tells_without_end_delays_nobody_else() {
     short_tasks(&mut other, "after", 2);
 }
 
-fn a_framework_that_keeps_its_offers_and_calls_without_end_leaves_others_theirs() {
+fn greedy_framework_leaves_others_offers() {
     const REVIVALS: usize = 5_000;
     let cluster = Cluster::start(Setup {
         master_flags: vec!["--offer_timeout=1secs".to_owned()],
@@ -183,7 +183,7 @@ fn very_many_roles_have_few_series() {
     assert!(!text.contains("name-1"), "a framework's name is a label");
 }
 
-fn a_framework_that_went_away_has_its_time_and_no_more_over_a_restart_of_the_master() {
+fn failover_timeout_survives_master_restart() {
     const TIME: Duration = Duration::from_secs(16);
     /// Less than the half that a timeout would have left if a restart in the middle reset it.
     const LATE_MAX: Duration = Duration::from_secs(7);

@@ -14,9 +14,9 @@ use tempfile::TempDir;
 
 meseta_tests::scenarios! {
     unless_network:
-        an_agent_that_is_cut_off_is_unreachable_once_and_comes_back_with_its_task;
+        partitioned_agent_returns_with_its_task;
     unless_lossy:
-        a_third_of_all_packets_and_a_slow_line_lose_no_agent_and_no_update;
+        packet_loss_loses_no_update;
 }
 
 fn unless_network() -> Missing {
@@ -167,7 +167,7 @@ fn is_quiet(framework: &mut Framework, lasting: Duration) -> bool {
     }
 }
 
-fn an_agent_that_is_cut_off_is_unreachable_once_and_comes_back_with_its_task() {
+fn partitioned_agent_returns_with_its_task() {
     apart(|| {
         // The agent's timeout is eight seconds.
         let hosts = Hosts::start(
@@ -255,7 +255,7 @@ fn short_tasks(framework: &mut Framework, name: &str, lasting: Duration) -> usiz
     count
 }
 
-fn a_third_of_all_packets_and_a_slow_line_lose_no_agent_and_no_update() {
+fn packet_loss_loses_no_update() {
     apart(|| {
         let hosts = Hosts::start("loss", &["--agent_removal_rate_limit=none"]);
         let mut framework = hosts.framework();

@@ -14,7 +14,7 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        a_master_that_was_stopped_ends_no_framework_and_loses_no_agent;
+        paused_master_loses_no_agent;
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -96,7 +96,7 @@ pub(crate) fn assert_nothing_lost(cluster: &Cluster) {
     assert_eq!(state["completed_frameworks"], json!([]));
 }
 
-fn a_master_that_was_stopped_ends_no_framework_and_loses_no_agent() {
+fn paused_master_loses_no_agent() {
     // The timeouts are five seconds for frameworks and six for agents.
     let limits = [
         "--agent_ping_timeout=2secs",

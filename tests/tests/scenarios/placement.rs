@@ -11,10 +11,10 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        an_agent_of_another_region_is_offered_to_the_region_aware,
+        remote_region_needs_region_aware,
         the_whitelist_is_read_again,
-        what_offer_constraints_rule_out_is_listed,
-        one_watcher_too_many_ends_the_oldest;
+        excluded_agents_are_listed,
+        extra_watcher_closes_oldest;
 }
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ fn explained(cluster: &Cluster, framework: &Framework, words: &str) {
     });
 }
 
-fn an_agent_of_another_region_is_offered_to_the_region_aware() {
+fn remote_region_needs_region_aware() {
     let cluster = Cluster::start(Setup {
         master_flags: vec![domain("eu")],
         agent_flags: vec![resources(), domain("us")],
@@ -78,7 +78,7 @@ fn the_whitelist_is_read_again() {
     assert_eq!(framework.offer()["hostname"], "here.example");
 }
 
-fn what_offer_constraints_rule_out_is_listed() {
+fn excluded_agents_are_listed() {
     let cluster = Cluster::start(Setup {
         agent_flags: vec![resources(), "--attributes=rack:r1".to_owned()],
         ..Setup::default()
@@ -104,7 +104,7 @@ fn what_offer_constraints_rule_out_is_listed() {
     assert_eq!(shown, expected);
 }
 
-fn one_watcher_too_many_ends_the_oldest() {
+fn extra_watcher_closes_oldest() {
     let cluster = Cluster::start(Setup {
         agents: 0,
         master_flags: vec!["--max_operator_event_stream_subscribers=1".to_owned()],

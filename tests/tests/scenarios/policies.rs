@@ -12,7 +12,7 @@ use crate::enforcement::standing_offer;
 meseta_tests::scenarios! {
     anywhere:
         a_drained_agent_ends_its_tasks,
-        everything_laid_down_outlives_a_kill_of_the_master;
+        policies_survive_master_kill;
 }
 
 const LIMIT: Duration = Duration::from_secs(40);
@@ -86,7 +86,7 @@ fn a_drained_agent_ends_its_tasks() {
     assert_eq!(drain(-1), (400, text.to_owned()));
 }
 
-fn everything_laid_down_outlives_a_kill_of_the_master() {
+fn policies_survive_master_kill() {
     let mut cluster = Cluster::with_agents(2);
     let slaves = page(&cluster, "/slaves");
     let id = |index: usize| slaves["slaves"][index]["id"].clone();

@@ -9,7 +9,7 @@ use meseta_tests::{Missing, unless_installed, unless_root};
 
 meseta_tests::scenarios! {
     unless_ext4:
-        what_was_told_before_a_power_cut_is_so_after_it;
+        acknowledged_state_survives_power_cut;
 }
 
 fn unless_ext4() -> Missing {
@@ -17,7 +17,7 @@ fn unless_ext4() -> Missing {
 }
 
 /// The example `power_cuts` does the same two hundred times.
-fn what_was_told_before_a_power_cut_is_so_after_it() {
+fn acknowledged_state_survives_power_cut() {
     let options = Options {
         cuts: 3,
         seed: 11,

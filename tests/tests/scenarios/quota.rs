@@ -10,7 +10,7 @@ use crate::anywhere;
 meseta_tests::scenarios! {
     anywhere:
         the_documents_requests,
-        the_documents_slips_are_refused_with_their_place,
+        document_mistakes_are_refused_with_place,
         weights_as_mesos_answers_them;
 }
 
@@ -89,7 +89,7 @@ fn the_documents_requests() {
     assert_eq!(get(&cluster, "/quota"), json!({}));
 }
 
-fn the_documents_slips_are_refused_with_their_place() {
+fn document_mistakes_are_refused_with_place() {
     let cluster = cluster();
     // The document prints a comma after the last member, and further text.
     let comma = REQUEST.replacen("{ \"value\": 6144 }", "{ \"value\": 6144 },", 1);

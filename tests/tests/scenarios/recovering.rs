@@ -10,10 +10,10 @@ use crate::enforcement::{is_container, standing_offer};
 
 meseta_tests::scenarios! {
     unless_root:
-        an_agent_that_cleans_up_kills_what_runs_ends_and_forgets_nothing,
-        a_strict_agent_does_not_start_with_a_damaged_checkpoint_and_gives_nothing_up,
-        a_task_of_whose_start_no_record_is_left_goes_on,
-        an_agent_without_the_records_of_running_tasks_does_not_start;
+        cleanup_agent_kills_tasks_and_ends,
+        strict_agent_refuses_damaged_checkpoint,
+        task_without_start_record_continues,
+        agent_without_task_records_refuses_start;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -42,7 +42,7 @@ fn wait_until_ended(cluster: &mut Cluster) {
     });
 }
 
-fn an_agent_that_cleans_up_kills_what_runs_ends_and_forgets_nothing() {
+fn cleanup_agent_kills_tasks_and_ends() {
     let mut cluster = cluster();
     let mut framework = cluster.framework();
     run(&mut framework, "a");
@@ -84,7 +84,7 @@ fn find(folder: &Path, name: &str) -> PathBuf {
     only
 }
 
-fn a_strict_agent_does_not_start_with_a_damaged_checkpoint_and_gives_nothing_up() {
+fn strict_agent_refuses_damaged_checkpoint() {
     let mut cluster = cluster();
     let mut framework = cluster.framework();
     let (pid, born) = run(&mut framework, "t");
@@ -110,7 +110,7 @@ fn a_strict_agent_does_not_start_with_a_damaged_checkpoint_and_gives_nothing_up(
 }
 
 /// Its log is gone, and so are its supervisor's notes: the kernel still knows the processes.
-fn a_task_of_whose_start_no_record_is_left_goes_on() {
+fn task_without_start_record_continues() {
     let mut cluster = cluster();
     let mut framework = cluster.framework();
     let (pid, born) = run(&mut framework, "a");
@@ -131,7 +131,7 @@ fn a_task_of_whose_start_no_record_is_left_goes_on() {
 
 /// Regression: an empty work directory, as of an unmounted disk, ended every task of the node; another agent at the same
 /// address left them running beside new ones.
-fn an_agent_without_the_records_of_running_tasks_does_not_start() {
+fn agent_without_task_records_refuses_start() {
     let port = free_port();
     let mut cluster = Cluster::start(Setup {
         agent_port: Some(port),

@@ -12,12 +12,12 @@ use crate::probe;
 
 meseta_tests::scenarios! {
     unless_root:
-        limits_of_a_group_follow_its_tasks,
-        a_limit_below_what_is_in_use_waits,
-        a_nested_limit_ends_its_own_task,
+        group_limits_follow_tasks,
+        limit_below_usage_waits,
+        nested_limit_ends_own_task,
         ports_are_judged,
-        ports_are_judged_anew_after_a_restart,
-        processes_are_counted_without_their_own_isolator;
+        ports_are_checked_after_restart,
+        processes_are_counted_without_pids_isolator;
 }
 
 const MB: u64 = 1 << 20;
@@ -55,7 +55,7 @@ fn running(framework: &mut Framework, id: &str) -> (String, String) {
 }
 
 /// The numbers are those of Mesos for a group: the sum of the executor and its tasks.
-fn limits_of_a_group_follow_its_tasks() {
+fn group_limits_follow_tasks() {
     let mut cluster = Cluster::start(with_flags(&["--cgroups_enable_cfs"]));
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -104,7 +104,7 @@ fn limits_of_a_group_follow_its_tasks() {
     framework.until_state("one", "TASK_KILLED");
 }
 
-fn a_limit_below_what_is_in_use_waits() {
+fn limit_below_usage_waits() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let [begin, gate] = ["begin", "gate"].map(|name| cluster.dir.path().join(name));
@@ -149,7 +149,7 @@ fn a_limit_below_what_is_in_use_waits() {
     framework.until_state("holds", "TASK_KILLED");
 }
 
-fn a_nested_limit_ends_its_own_task() {
+fn nested_limit_ends_own_task() {
     let (_cluster, mut framework, offer) = Cluster::with_offer();
     // Within the limit of the group, but beyond its own.
     let hog = "head -c 100m /dev/zero | tail -c 100m >/dev/null; exit $?";
@@ -231,7 +231,7 @@ fn ports_are_judged() {
     only_the_bad_ones_end(&mut framework);
 }
 
-fn ports_are_judged_anew_after_a_restart() {
+fn ports_are_checked_after_restart() {
     let names = "--isolation=cgroups/cpu,cgroups/mem,namespaces/pid,namespaces/mnt,network/ports";
     let often = "--container_ports_watch_interval=200ms";
     let mut cluster = Cluster::start(with_flags(&[names, often]));
@@ -250,7 +250,7 @@ fn ports_are_judged_anew_after_a_restart() {
     only_the_bad_ones_end(&mut framework);
 }
 
-fn processes_are_counted_without_their_own_isolator() {
+fn processes_are_counted_without_pids_isolator() {
     let names = "--isolation=cgroups/cpu,cgroups/mem,namespaces/pid,namespaces/mnt";
     let mut cluster = Cluster::start(with_flags(&[names]));
     let mut framework = cluster.framework();

@@ -11,12 +11,12 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        the_agent_comes_back_to_the_same_process,
-        the_master_gets_its_agents_and_tasks_back,
+        agent_finds_same_process_again,
+        master_recovers_agents_and_tasks,
         execute_outlives_the_master,
-        a_task_that_ends_while_the_agent_is_down_is_told_truly,
-        what_asked_for_no_checkpoint_is_told_of_it_and_goes_on,
-        a_registry_is_checked_and_exported_while_its_master_is_away_and_refused_when_damaged;
+        end_while_agent_down_is_reported,
+        framework_without_checkpoint_gets_warning,
+        registry_tools_check_and_export;
 }
 
 /// The time for a process to begin or to end.
@@ -89,7 +89,7 @@ fn updates_to_the_end(framework: &mut Framework, running: &[u8]) -> Vec<String> 
     }
 }
 
-fn what_asked_for_no_checkpoint_is_told_of_it_and_goes_on() {
+fn framework_without_checkpoint_gets_warning() {
     let mut cluster = Cluster::default();
     let mut info = framework_info("dev");
     info["checkpoint"] = json!(false);
@@ -107,7 +107,7 @@ fn what_asked_for_no_checkpoint_is_told_of_it_and_goes_on() {
     framework.until_state("t1", "TASK_FINISHED");
 }
 
-fn the_agent_comes_back_to_the_same_process() {
+fn agent_finds_same_process_again() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
     let Waiting {
@@ -126,7 +126,7 @@ fn the_agent_comes_back_to_the_same_process() {
     );
 }
 
-fn the_master_gets_its_agents_and_tasks_back() {
+fn master_recovers_agents_and_tasks() {
     let mut cluster = Cluster::default();
     let info = framework_info("dev");
     let mut framework = cluster.subscribe(&info);
@@ -194,7 +194,7 @@ fn execute_outlives_the_master() {
     );
 }
 
-fn a_task_that_ends_while_the_agent_is_down_is_told_truly() {
+fn end_while_agent_down_is_reported() {
     for (end, state, message) in [
         ("exit 0", "TASK_FINISHED", "Command exited with status 0"),
         ("exit 7", "TASK_FAILED", "Command exited with status 7"),
@@ -218,7 +218,7 @@ fn a_task_that_ends_while_the_agent_is_down_is_told_truly() {
     }
 }
 
-fn a_registry_is_checked_and_exported_while_its_master_is_away_and_refused_when_damaged() {
+fn registry_tools_check_and_export() {
     let mut cluster = Cluster::default();
     let dir = cluster.dir.path().join("master");
     let run = |action: &str| {

@@ -11,7 +11,7 @@ use crate::reservations::{dynamic, reserved_full, volume_of, with};
 
 meseta_tests::scenarios! {
     anywhere:
-        nothing_makes_no_role_and_a_whitelist_makes_its_own,
+        role_whitelist_admits_named_roles,
         roles_come_and_go_with_frameworks,
         volumes_of_overlapping_roles_are_apart;
 }
@@ -31,7 +31,7 @@ fn names(cluster: &Cluster) -> Vec<String> {
     names.collect()
 }
 
-fn nothing_makes_no_role_and_a_whitelist_makes_its_own() {
+fn role_whitelist_admits_named_roles() {
     let no_agents = || Setup {
         agents: 0,
         ..Setup::default()

@@ -13,8 +13,8 @@ use crate::reservations::{offer_where, reserved_full};
 
 meseta_tests::scenarios! {
     anywhere:
-        the_operators_endpoints_as_typed_with_credentials,
-        a_refinement_by_named_principals_as_printed;
+        operator_endpoints_work_with_credentials,
+        refinement_by_named_principals_works;
 }
 
 const OPERATOR: (&str, &str) = ("operator_principal", "password");
@@ -87,7 +87,7 @@ fn curl(
     (answer.status, answer.text())
 }
 
-fn the_operators_endpoints_as_typed_with_credentials() {
+fn operator_endpoints_work_with_credentials() {
     let dir = TempDir::with_prefix("meseta-test-").expect("a folder");
     let file = dir.path().join("credentials");
     secure::credentials(&file, &[OPERATOR, OTHER, NOBODY]);
@@ -217,7 +217,7 @@ fn holds(offer: &Value, expected: &Value) -> bool {
     })
 }
 
-fn a_refinement_by_named_principals_as_printed() {
+fn refinement_by_named_principals_works() {
     let cluster = Cluster::with_resources("cpus:12;mem:6144");
     let all = [("cpus", 12), ("mem", 6144)];
     let reserved = all.map(|(name, amount)| {

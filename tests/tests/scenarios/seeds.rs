@@ -10,7 +10,7 @@ use crate::reservations::reserved_full;
 
 meseta_tests::scenarios! {
     anywhere:
-        static_reservations_are_listed_and_offered_to_their_role,
+        static_reservations_are_offered_to_role,
         custom_resources_are_offered_and_divided;
 }
 
@@ -20,7 +20,7 @@ fn amount(resources: &Value, name: &str) -> Value {
     found.expect("a resource")["scalar"]["value"].clone()
 }
 
-fn static_reservations_are_listed_and_offered_to_their_role() {
+fn static_reservations_are_offered_to_role() {
     let cluster = Cluster::with_resources("cpus:4;mem:2048;cpus(ads):8;mem(ads):4096");
     let full = reserved_full(&cluster, "ads", 2);
     assert_eq!(amount(&full, "cpus"), json!(8.0));

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 meseta_tests::scenarios! {
     machine:
-        the_page_is_typed_as_it_stands;
+        security_page_works_as_printed;
 }
 
 /// The user in place of `meseta-master`.
@@ -221,7 +221,7 @@ fn suggested(said: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-fn the_page_is_typed_as_it_stands() {
+fn security_page_works_as_printed() {
     let blocks = blocks();
     let [make, copy, start, come_in, later] = blocks.as_slice() else {
         panic!("the page has other steps than this test: {blocks:#?}");

@@ -23,12 +23,12 @@ use crate::enforcement::is_container;
 
 meseta_tests::scenarios! {
     unless_root:
-        an_agent_that_is_started_on_a_full_disk_loses_no_task,
-        an_end_that_found_no_room_on_the_disk_keeps_its_reason,
-        a_master_on_a_full_disk_acknowledges_nothing_that_it_does_not_keep;
+        start_on_full_disk_loses_nothing,
+        end_on_full_disk_keeps_reason,
+        full_disk_master_acknowledges_nothing_lost;
     unless_prlimit:
-        an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_task,
-        more_launches_than_there_are_descriptors_run_or_fail_with_the_reason;
+        start_with_few_descriptors_loses_nothing,
+        excess_launches_fail_with_reason;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -119,7 +119,7 @@ fn full(cluster: &Cluster) -> Filler {
     filler
 }
 
-fn an_agent_that_is_started_on_a_full_disk_loses_no_task() {
+fn start_on_full_disk_loses_nothing() {
     let mut cluster = Cluster::start(Setup {
         agent_disk: Some(SmallDisk::Tmpfs("size=32m")),
         agent_port: Some(free_port()),
@@ -190,7 +190,7 @@ fn updates_of(cluster: &Cluster, task: &str) -> PathBuf {
     panic!("nothing is written of {task}")
 }
 
-fn an_end_that_found_no_room_on_the_disk_keeps_its_reason() {
+fn end_on_full_disk_keeps_reason() {
     let mut cluster = Cluster::start(Setup {
         agent_disk: Some(SmallDisk::Tmpfs("size=32m")),
         runtime_dir_apart: true,
@@ -271,7 +271,7 @@ impl Drop for IdleClients {
     }
 }
 
-fn an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_task() {
+fn start_with_few_descriptors_loses_nothing() {
     let port = free_port();
     let mut cluster = Cluster::start(Setup {
         agent_port: Some(port),
@@ -332,7 +332,7 @@ fn is_out_of_room(cluster: &mut Cluster) -> bool {
     cluster.master.has_ended() || cluster.master.log_text().contains("No space left")
 }
 
-fn a_master_on_a_full_disk_acknowledges_nothing_that_it_does_not_keep() {
+fn full_disk_master_acknowledges_nothing_lost() {
     let mut cluster = Cluster::start(Setup {
         master_disk: Some(SmallDisk::Tmpfs("size=24m")),
         ..Setup::default()
@@ -371,7 +371,7 @@ fn a_master_on_a_full_disk_acknowledges_nothing_that_it_does_not_keep() {
     assert_eq!(put_weight(&cluster, weight + 2), Some(200));
 }
 
-fn more_launches_than_there_are_descriptors_run_or_fail_with_the_reason() {
+fn excess_launches_fail_with_reason() {
     const LAUNCHES: usize = 60;
     let cluster = Cluster::start(Setup {
         agent_descriptors: Some(100),

@@ -17,7 +17,7 @@ use crate::reservations::{dynamic, scalar, volume_of, with};
 
 meseta_tests::scenarios! {
     anywhere:
-        what_operators_set_survives_and_no_resource_is_lost_or_doubled;
+        operator_settings_survive_under_load;
 }
 
 const AGENTS: usize = 3;
@@ -64,7 +64,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-fn what_operators_set_survives_and_no_resource_is_lost_or_doubled() {
+fn operator_settings_survive_under_load() {
     let mut cluster = Cluster::start(Setup {
         agents: AGENTS,
         agent_flags: vec![format!("--resources={EACH};ports:[31000-31009]")],

@@ -28,10 +28,7 @@ pub(crate) const ALL: &[Test] = &[
     ("the_agent_is_ready_without_a_master", master_down),
     ("the_masters_restart_costs_nothing", master_restart),
     ("the_scope_can_be_stopped_again_and_again", scope_stopped),
-    (
-        "a_wrong_configuration_is_not_tried_again",
-        wrong_configuration,
-    ),
+    ("invalid_configuration_is_not_retried", wrong_configuration),
 ];
 
 const BINARY: &str = "/usr/bin/meseta";

@@ -40,7 +40,7 @@ fn of_daemon(series: &str) -> Option<(&str, &str)> {
 
 /// Regression: an alert on descriptors was tested with a series that no agent has, and could not fire for one.
 #[test]
-fn alerts_name_what_each_daemon_measures() {
+fn alerts_name_measured_series() {
     let root = super::root();
     let metrics = metrics(&root);
     assert_eq!(metrics.len(), 3, "{:?}", metrics.keys());
@@ -69,7 +69,7 @@ fn alerts_name_what_each_daemon_measures() {
 }
 
 #[test]
-fn a_series_says_whose_it_is() {
+fn series_names_its_daemon() {
     let series = "process_max_fds{instance=\"n1\", job=\"meseta-agent\"}'";
     assert_eq!(of_daemon(series), Some(("process_max_fds", "agent")));
     assert_eq!(of_daemon("up{instance=\"n1\"}'"), None);

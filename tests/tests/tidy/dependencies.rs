@@ -70,7 +70,7 @@ fn texts(list: &[toml::Value]) -> Vec<&str> {
 }
 
 #[test]
-fn licences_are_those_that_may_be_shipped() {
+fn licences_permit_shipping() {
     let (rules, graph) = (rules(), Graph::resolved());
     let allowed = texts(list(&rules, "licenses", "allow"));
     let exceptions = list(&rules, "licenses", "exceptions");
@@ -98,7 +98,7 @@ fn licences_are_those_that_may_be_shipped() {
 }
 
 #[test]
-fn no_crate_is_there_in_two_versions_without_a_reason() {
+fn duplicate_crate_versions_need_a_reason() {
     let (rules, graph) = (rules(), Graph::resolved());
     let skipped = list(&rules, "bans", "skip").iter();
     let skipped: Vec<_> = skipped.filter_map(|one| one["crate"].as_str()).collect();
@@ -127,7 +127,7 @@ fn no_crate_is_there_in_two_versions_without_a_reason() {
 }
 
 #[test]
-fn what_is_banned_is_used_by_nobody_else() {
+fn banned_items_are_used_nowhere_else() {
     let (rules, graph) = (rules(), Graph::resolved());
     let mut wrong = Vec::new();
     for ban in list(&rules, "bans", "deny") {

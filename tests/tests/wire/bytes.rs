@@ -17,12 +17,12 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        scheduler_events_are_written_to_the_letter,
-        executor_events_are_written_to_the_letter,
+        scheduler_events_match_byte_for_byte,
+        executor_events_match_byte_for_byte,
         master_events_are_the_same_values,
-        answers_of_the_operator_api_are_the_same_values,
+        operator_answers_have_same_values,
         calls_are_read_without_loss,
-        errors_are_told_in_the_same_words;
+        errors_have_same_words;
 }
 
 /// Both encodings of a message, read and written again.
@@ -175,11 +175,11 @@ fn same_to_the_letter(given: &str, written: &str) -> bool {
     with_plain_numbers(given) == with_plain_numbers(written)
 }
 
-fn scheduler_events_are_written_to_the_letter() {
+fn scheduler_events_match_byte_for_byte() {
     check("messages/scheduler-events.jsonl", same_to_the_letter);
 }
 
-fn executor_events_are_written_to_the_letter() {
+fn executor_events_match_byte_for_byte() {
     check("messages/executor-events.jsonl", same_to_the_letter);
 }
 
@@ -187,7 +187,7 @@ fn master_events_are_the_same_values() {
     check("messages/master-events.jsonl", same_but_for_extras);
 }
 
-fn answers_of_the_operator_api_are_the_same_values() {
+fn operator_answers_have_same_values() {
     check("messages/master-responses.jsonl", same_but_for_extras);
     check("messages/agent-responses.jsonl", same_but_for_extras);
 }
@@ -227,7 +227,7 @@ fn read_error<T: WireMessage>(media: MediaType, body: &[u8]) -> String {
         .to_string()
 }
 
-fn errors_are_told_in_the_same_words() {
+fn errors_have_same_words() {
     for line in recording::lines("messages/errors.jsonl") {
         let field = |name: &str| line[name].as_str().unwrap().to_owned();
         let media = MediaType::parse(&field("content_type")).unwrap();

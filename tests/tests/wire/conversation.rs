@@ -8,16 +8,16 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        a_task_from_offer_to_finish_in_json,
-        a_task_from_offer_to_finish_in_protobuf,
-        a_subscriber_that_does_not_read_loses_its_offers_to_others;
+        json_task_runs_to_finish,
+        protobuf_task_runs_to_finish,
+        unread_subscriber_loses_its_offers;
 }
 
-fn a_task_from_offer_to_finish_in_json() {
+fn json_task_runs_to_finish() {
     conversation(Encoding::Json);
 }
 
-fn a_task_from_offer_to_finish_in_protobuf() {
+fn protobuf_task_runs_to_finish() {
     conversation(Encoding::Protobuf);
 }
 
@@ -78,7 +78,7 @@ fn amount(offer: &Value, name: &str) -> f64 {
 }
 
 /// Events accumulate for a subscriber that does not read; once it is given up, its offers go to others.
-fn a_subscriber_that_does_not_read_loses_its_offers_to_others() {
+fn unread_subscriber_loses_its_offers() {
     use std::io::{Read as _, Write as _};
     let cluster = Cluster::default();
     let url = cluster.scheduler_url();

@@ -11,7 +11,7 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        frames_are_those_of_earlier_versions_and_read_with_what_later_ones_add;
+        frames_are_compatible_across_versions;
 }
 
 /// Parses a message from its JSON.
@@ -225,7 +225,7 @@ fn is_read<T: WireMessage + PartialEq + std::fmt::Debug>(name: &str, bytes: &[u8
     }
 }
 
-fn frames_are_those_of_earlier_versions_and_read_with_what_later_ones_add() {
+fn frames_are_compatible_across_versions() {
     let agent = agent_messages().into_iter().map(|(name, message)| {
         let message = Some(message);
         (name, AgentFrame { message })

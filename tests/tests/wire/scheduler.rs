@@ -13,12 +13,12 @@ use crate::requests::{API, JSON, exchange, send_in_chunks, stream, subscribe_cal
 meseta_tests::scenarios! {
     anywhere:
         request_bodies_may_come_in_chunks,
-        connections_are_kept_and_streams_outlive_close,
+        streams_survive_connection_close,
         streams_are_chunked_and_named,
         records_are_whole_chunks,
-        a_framework_is_updated_at_once_or_told_why_not,
-        subscribed_says_who_leads,
-        unknown_is_a_call_that_is_not_served;
+        framework_update_succeeds_or_explains,
+        subscribed_names_the_leader,
+        unknown_call_is_refused;
 }
 
 fn answer(cluster: &Cluster, line: &str, headers: &[&str], body: &str) -> (Head, String) {
@@ -43,7 +43,7 @@ fn request_bodies_may_come_in_chunks() {
     assert_eq!(raw.record().expect("a record")["type"], "SUBSCRIBED");
 }
 
-fn connections_are_kept_and_streams_outlive_close() {
+fn streams_survive_connection_close() {
     let cluster = Cluster::default();
     let call = subscribe_call(&framework_info("dev"));
     let (mut raw, _) = stream(&cluster, &[JSON, "Connection: close"], &call);
@@ -86,7 +86,7 @@ fn records_are_whole_chunks() {
     assert_eq!(raw.record().expect("a record")["type"], "OFFERS");
 }
 
-fn subscribed_says_who_leads() {
+fn subscribed_names_the_leader() {
     let cluster = Cluster::default();
     let framework = cluster.framework();
     let subscribed = &framework.subscribed["subscribed"];
@@ -101,7 +101,7 @@ fn subscribed_says_who_leads() {
     }
 }
 
-fn unknown_is_a_call_that_is_not_served() {
+fn unknown_call_is_refused() {
     let cluster = Cluster::default();
     let framework = cluster.framework();
     let call = call_of(&framework, "UNKNOWN");
@@ -121,7 +121,7 @@ fn unknown_is_a_call_that_is_not_served() {
     );
 }
 
-fn a_framework_is_updated_at_once_or_told_why_not() {
+fn framework_update_succeeds_or_explains() {
     let cluster = Cluster::default();
     let framework = cluster.framework();
     let mut info = framework_info("dev");

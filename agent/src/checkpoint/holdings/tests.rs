@@ -150,7 +150,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_newest_record_outlives_any_damage_to_one_of_both(
+    fn newest_record_survives_damaged_copy(
         records in 1..5_usize,
         harm in harm(),
         is_copy in any::<bool>(),
@@ -193,7 +193,7 @@ proptest! {
 
 /// An earlier agent left the record without a copy.
 #[test]
-fn a_record_without_a_copy_is_no_damage_and_gets_one() {
+fn missing_copy_is_written_without_damage() {
     let dir = tempfile::tempdir().expect("a directory");
     let layout = Layout::new(dir.path());
     let store = Store::open(layout.clone());

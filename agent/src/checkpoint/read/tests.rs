@@ -89,7 +89,7 @@ fn written() -> (tempfile::TempDir, Layout) {
 }
 
 #[test]
-fn want_of_descriptors_is_waited_for_however_long_it_takes() {
+fn descriptor_shortage_is_waited_out() {
     for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR] {
         let (_dir, layout) = written();
         let disk = Failing::new(errno, 1_000);
@@ -102,7 +102,7 @@ fn want_of_descriptors_is_waited_for_however_long_it_takes() {
 }
 
 #[test]
-fn a_disk_that_fails_now_and_then_costs_no_run() {
+fn occasional_disk_errors_lose_no_run() {
     let (_dir, layout) = written();
     let image = read_from(&layout, &Failing::new(libc::EIO, 2)).expect("readable");
     assert_eq!((image.damages, image.repairs), (vec![], vec![]));
@@ -110,7 +110,7 @@ fn a_disk_that_fails_now_and_then_costs_no_run() {
 }
 
 #[test]
-fn a_disk_that_fails_for_good_keeps_no_agent_away() {
+fn failing_disk_allows_the_start() {
     let (_dir, layout) = written();
     let disk = Failing::new(libc::EIO, u32::MAX);
     let image = read_from(&layout, &disk).expect("readable");
@@ -121,7 +121,7 @@ fn a_disk_that_fails_for_good_keeps_no_agent_away() {
 /// Regression: without record and log of their executor, one of two live tasks was reported as ended and the other
 /// never.
 #[test]
-fn tasks_without_their_executor_are_no_command_tasks() {
+fn orphan_tasks_are_not_command_tasks() {
     let (_dir, layout) = written();
     let image = read_from(&layout, &LocalDisk).expect("readable");
     let run = image.frameworks[0].runs[0].key.clone();
@@ -148,7 +148,7 @@ fn tasks_without_their_executor_are_no_command_tasks() {
 
 /// Records of earlier versions contain the framework in each task of a group.
 #[test]
-fn a_framework_is_read_once_however_many_records_tell_it() {
+fn framework_is_read_once() {
     for with_record in [true, false] {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(dir.path());

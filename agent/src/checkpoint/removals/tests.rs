@@ -115,7 +115,7 @@ fn write_data(path: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_volume_on_a_disk_of_its_own_is_removed_beside_the_checkpoints() {
+fn volume_removal_runs_beside_checkpoints() {
     for disk in [Disk::Path, Disk::Mount] {
         let fixture = Fixture::new();
         let volume = fixture.volume(disk, "a");
@@ -146,7 +146,7 @@ fn a_volume_on_a_disk_of_its_own_is_removed_beside_the_checkpoints() {
 }
 
 #[test]
-fn a_disk_that_fails_stops_no_checkpoint_and_is_tried_again_by_the_next_start() {
+fn failed_disk_removal_resumes_after_restart() {
     for disk in [Disk::Path, Disk::Mount] {
         let mut fixture = Fixture::new();
         let volume = fixture.volume(disk, "a");
@@ -182,7 +182,7 @@ fn a_disk_that_fails_stops_no_checkpoint_and_is_tried_again_by_the_next_start() 
 }
 
 #[test]
-fn what_could_not_be_removed_is_tried_again_by_itself() {
+fn failed_removal_is_retried() {
     let fixture = Fixture::new();
     let volume = fixture.volume(Disk::Mount, "a");
     let data = write_data(&fixture.path(&volume));
@@ -202,7 +202,7 @@ fn what_could_not_be_removed_is_tried_again_by_itself() {
 }
 
 #[test]
-fn a_directory_that_could_not_be_made_is_made_for_its_task() {
+fn failed_directory_is_made_for_task() {
     let fixture = Fixture::new();
     let volume = fixture.volume(Disk::Path, "a");
     let again = || super::super::make_again(&fixture.layout, &volume);
@@ -220,7 +220,7 @@ fn a_directory_that_could_not_be_made_is_made_for_its_task() {
 }
 
 #[test]
-fn of_very_many_volumes_those_that_are_whole_disks_are_kept() {
+fn whole_disk_removals_survive_the_bound() {
     let dir = tempfile::tempdir().expect("a directory");
     let layout = Layout::new(dir.path());
     let removals = Removals::default();
@@ -251,7 +251,7 @@ fn of_very_many_volumes_those_that_are_whole_disks_are_kept() {
 
 /// A hung or very full disk does not prevent removals on another disk.
 #[test]
-fn each_disk_has_a_thread_of_its_own() {
+fn each_disk_has_its_own_thread() {
     let dir = tempfile::tempdir().expect("a directory");
     let layout = Layout::new(&dir.path().join("w"));
     let threads = RemovalThreads::start_with(LIMIT);
@@ -271,7 +271,7 @@ fn each_disk_has_a_thread_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_place_is_waited_for_until_it_is_empty_and_that_is_durable() {
+async fn wait_ends_after_durable_removal() {
     let dir = tempfile::tempdir().expect("a directory");
     let layout = Layout::new(dir.path());
     let removals = Removals::default();

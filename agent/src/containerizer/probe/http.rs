@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_followed_to_where_it_leads() {
+    fn redirect_is_followed() {
         let (listener, url) = listening();
         let there = url.replace("127.0.0.1", "localhost");
         let server = std::thread::spawn(move || {
@@ -239,7 +239,7 @@ mod tests {
 
     /// Regression: the check of a task behind a login page failed. `302` without a location is an answer.
     #[test]
-    fn an_answer_that_leads_nowhere_counts_by_its_status() {
+    fn redirect_without_location_counts_by_status() {
         for (sent, status) in [
             ("302 Found\r\nContent-Length: 0", 302),
             ("301 Moved Permanently\r\nContent-Length: 0", 301),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_lead_in_a_circle_are_no_answer() {
+    fn redirect_loop_is_no_answer() {
         let (listener, url) = listening();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a check");
@@ -280,7 +280,7 @@ mod tests {
 
     /// A server may serve only one connection at a time.
     #[test]
-    fn an_answer_that_leads_to_the_same_server_is_followed_on_the_same_connection() {
+    fn redirect_reuses_connection_to_same_server() {
         let (listener, url) = listening();
         let there = format!("{url}there");
         let server = std::thread::spawn(move || {
@@ -298,7 +298,7 @@ mod tests {
 
     /// As in Mesos, which checks no certificate of a task.
     #[test]
-    fn an_answer_over_tls_counts_whoever_has_signed_the_certificate() {
+    fn untrusted_certificate_still_counts() {
         let key = rcgen::KeyPair::generate().expect("a key");
         let params = rcgen::CertificateParams::new(Vec::new()).expect("sound");
         let signed = params.self_signed(&key).expect("signed");
@@ -329,7 +329,7 @@ mod tests {
 
     /// Regression: the check blocked its slot for up to its timeout.
     #[test]
-    fn a_check_that_gets_no_answer_is_over_with_its_task() {
+    fn silent_http_check_ends_with_task() {
         let (listener, url) = listening();
         let (life, lives) = life();
         let check = std::thread::spawn(move || by_http(&url, LONG, &life, lookups(1)));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_that_gets_no_answer_in_time_is_told_so() {
+    fn http_check_reports_timeout() {
         let (_listener, url) = listening();
         let (life, _lives) = life();
         let seen = by_http(&url, Duration::from_millis(20), &life, lookups(1));
@@ -349,7 +349,7 @@ mod tests {
 
     /// Regression: the number of abandoned lookup threads was not bounded.
     #[test]
-    fn a_name_is_looked_up_where_there_is_room_for_that() {
+    fn name_lookup_needs_a_free_slot() {
         let (listener, url) = listening();
         let server = std::thread::spawn(move || {
             let there = "http://localhost/";
@@ -367,7 +367,7 @@ mod tests {
 
     /// Regression: ENOMEM at the clone of a thread made the check's thread panic.
     #[test]
-    fn no_thread_is_needed_to_look_up_an_address() {
+    fn address_lookup_needs_no_thread() {
         let config = ureq::Agent::config_builder().build();
         let resolver = TaskResolver {
             names: DefaultResolver::default(),

@@ -73,7 +73,7 @@ impl Simulation {
 }
 
 #[test]
-fn the_first_look_comes_after_the_delay_and_the_next_after_the_interval() {
+fn check_waits_delay_then_interval() {
     let (mut simulation, _) = checked(|info| info.health_check = Some(health(3, 0.0).into()));
     simulation.advance(3 * SECOND - Duration::from_millis(1));
     assert!(simulation.probe().is_none());
@@ -104,7 +104,7 @@ fn the_first_look_comes_after_the_delay_and_the_next_after_the_interval() {
 
 /// Regression: infinity counted as zero, with ten probes a second, and a task was killed in its endless grace period.
 #[test]
-fn what_is_never_to_come_does_not_come() {
+fn infinite_check_delay_never_ends() {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     for endless in [f64::INFINITY, f64::MAX] {
         let with = |change: fn(&mut pb::HealthCheck, f64)| {
@@ -128,7 +128,7 @@ fn what_is_never_to_come_does_not_come() {
 
 /// Regression: a frozen task could not answer, and was killed.
 #[test]
-fn a_task_that_is_frozen_is_not_looked_at() {
+fn frozen_task_is_not_checked() {
     let mut info = oversubscribed("t", 1.0);
     info.health_check = Some(health(1, 0.0).into());
     let mut simulation = Simulation::registered();
@@ -146,7 +146,7 @@ fn a_task_that_is_frozen_is_not_looked_at() {
 }
 
 #[test]
-fn health_is_told_when_it_changes_and_every_failure_that_counts() {
+fn health_changes_and_failures_are_sent() {
     let (mut simulation, _) = checked(|info| info.health_check = Some(health(9, 0.0).into()));
     let told = simulation.next(3 * SECOND, ProbeResult::ExitCode(0));
     assert_eq!(told.len(), 1);
@@ -167,7 +167,7 @@ fn health_is_told_when_it_changes_and_every_failure_that_counts() {
 }
 
 #[test]
-fn the_end_is_told_however_many_failures_nobody_took() {
+fn unhealthy_end_outlives_unacknowledged_failures() {
     let (mut simulation, container) =
         checked(|info| info.health_check = Some(health(1_300, 0.0).into()));
     simulation.take_updates();
@@ -202,7 +202,7 @@ fn the_end_is_told_however_many_failures_nobody_took() {
 }
 
 #[test]
-fn too_many_failures_in_a_row_kill_the_task() {
+fn consecutive_failures_kill_the_task() {
     let (mut simulation, container) =
         checked(|info| info.health_check = Some(health(2, 0.0).into()));
     simulation.next(3 * SECOND, ProbeResult::ExitCode(1));
@@ -224,7 +224,7 @@ fn too_many_failures_in_a_row_kill_the_task() {
 }
 
 #[test]
-fn failures_in_the_grace_period_do_not_count_until_the_first_success() {
+fn grace_failures_are_ignored_until_success() {
     let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 20.0).into()));
     assert!(
         simulation
@@ -248,7 +248,7 @@ fn failures_in_the_grace_period_do_not_count_until_the_first_success() {
 }
 
 #[test]
-fn http_is_healthy_from_200_to_399_and_tcp_when_it_connects() {
+fn http_and_tcp_success_criteria() {
     for (result, healthy) in [
         (ProbeResult::Status(200), true),
         (ProbeResult::Status(399), true),
@@ -296,7 +296,7 @@ fn http_is_healthy_from_200_to_399_and_tcp_when_it_connects() {
 }
 
 #[test]
-fn a_check_is_told_when_it_changes_and_never_kills() {
+fn check_reports_changes_and_never_kills() {
     let (mut simulation, container) = checked(|info| {
         info.check = Some(
             pb::CheckInfo {
@@ -336,7 +336,7 @@ fn a_check_is_told_when_it_changes_and_never_kills() {
 }
 
 #[test]
-fn a_task_can_have_both_and_reconciliation_sees_both() {
+fn reconciliation_includes_check_and_health() {
     let (mut simulation, _) = checked(|info| {
         info.health_check = Some(health(3, 0.0).into());
         info.check = Some(
@@ -367,7 +367,7 @@ fn a_task_can_have_both_and_reconciliation_sees_both() {
 }
 
 #[test]
-fn nothing_is_looked_at_once_a_task_is_to_end() {
+fn ending_task_is_not_checked() {
     let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 0.0).into()));
     simulation.advance(3 * SECOND);
     let probe = simulation.probe().expect("due");
@@ -378,7 +378,7 @@ fn nothing_is_looked_at_once_a_task_is_to_end() {
 }
 
 #[test]
-fn checks_that_cannot_be_carried_out_are_refused_in_mesoss_words() {
+fn invalid_checks_get_mesos_errors() {
     type Change = Box<dyn FnOnce(&mut pb::HealthCheck)>;
     let cases: Vec<(Change, &str)> = vec![
         (Box::new(|one| one.r#type = None), "must specify 'type'"),
@@ -419,7 +419,7 @@ fn checks_that_cannot_be_carried_out_are_refused_in_mesoss_words() {
 
 /// Regression: a timeout of 10^19 seconds was added to the clock, after the check's command had been begun.
 #[test]
-fn a_look_takes_an_hour_at_most() {
+fn check_timeout_is_at_most_hour() {
     for seconds in [0.0, 3_601.0, 1e19, f64::MAX, f64::INFINITY] {
         let (mut simulation, _) = checked(|info| {
             let mut check = health(1, 0.0);
@@ -433,7 +433,7 @@ fn a_look_takes_an_hour_at_most() {
 }
 
 #[test]
-fn a_look_that_the_agent_could_not_take_says_nothing_of_the_task() {
+fn failed_probe_leaves_task_state() {
     let not_taken = || ProbeResult::NotRun("too many open files".to_owned());
     let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 0.0).into()));
     assert!(simulation.next(3 * SECOND, not_taken()).is_empty());
@@ -446,7 +446,7 @@ fn a_look_that_the_agent_could_not_take_says_nothing_of_the_task() {
 }
 
 #[test]
-fn a_look_that_came_to_nothing_while_the_agent_stood_still_does_not_count() {
+fn check_failure_during_pause_is_ignored() {
     let late = || ProbeResult::NoAnswer("it took too long".to_owned());
     let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 0.0).into()));
     simulation.advance(3 * SECOND);
@@ -460,7 +460,7 @@ fn a_look_that_came_to_nothing_while_the_agent_stood_still_does_not_count() {
 
 /// Unacknowledged updates have taken all the room for updates from checks.
 #[test]
-fn what_found_no_room_is_told_by_the_next_look() {
+fn next_check_retries_dropped_result() {
     for is_health in [true, false] {
         let (mut simulation, _) = checked(|info| match is_health {
             true => {

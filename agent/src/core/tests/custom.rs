@@ -164,7 +164,7 @@ fn exits(frames: &[FromAgent]) -> usize {
 }
 
 #[test]
-fn an_executor_is_told_who_it_is_and_then_its_task() {
+fn executor_gets_subscribed_then_task() {
     let mut simulation = Simulation::registered();
     simulation.run_custom("a", true);
     let container = simulation.launched();
@@ -180,7 +180,7 @@ fn an_executor_is_told_who_it_is_and_then_its_task() {
 }
 
 #[test]
-fn updates_are_durable_then_acknowledged_to_the_executor() {
+fn update_is_durable_before_acknowledgement() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.quick_disk = false;
     simulation.tells(status("a", TaskRunning, 1));
@@ -204,7 +204,7 @@ fn updates_are_durable_then_acknowledged_to_the_executor() {
 }
 
 #[test]
-fn a_container_grows_before_a_task_comes_and_shrinks_before_its_end_is_told() {
+fn container_resizes_before_launch_and_end() {
     let (mut simulation, _) = Simulation::with_executor();
     assert_eq!(simulation.resize(None), [0_u64; 0]);
     simulation.run_custom("b", false);
@@ -222,7 +222,7 @@ fn a_container_grows_before_a_task_comes_and_shrinks_before_its_end_is_told() {
 
 /// The resources of a container also bound its disk and its ports.
 #[test]
-fn a_container_that_shrinks_has_nothing_of_the_task_that_ended() {
+fn shrunk_container_drops_ended_tasks_resources() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.run_custom("b", false);
     simulation.resize(None);
@@ -236,7 +236,7 @@ fn a_container_that_shrinks_has_nothing_of_the_task_that_ended() {
 }
 
 #[test]
-fn an_end_keeps_its_room_while_it_waits_and_until_it_is_acknowledged() {
+fn terminal_update_keeps_permit_until_acknowledged() {
     let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
     let take = || semaphore.try_take("f", "executor", 8 << 20);
     let (mut simulation, _) = Simulation::with_executor();
@@ -252,7 +252,7 @@ fn an_end_keeps_its_room_while_it_waits_and_until_it_is_acknowledged() {
 }
 
 #[test]
-fn what_a_subscriber_repeats_without_room_is_left_to_it() {
+fn resent_updates_wait_for_room() {
     let (mut simulation, _) = Simulation::with_executor();
     let repeat = |simulation: &mut Simulation, uuid, permit| {
         let (framework, executor) = ids();
@@ -282,7 +282,7 @@ fn what_a_subscriber_repeats_without_room_is_left_to_it() {
 }
 
 #[test]
-fn a_container_that_cannot_grow_is_taken_down_and_its_tasks_told_gone() {
+fn failed_growth_destroys_container_and_tasks() {
     for (aware, state) in [(false, TaskLost), (true, TaskGone)] {
         let mut simulation = Simulation::registered();
         if aware {
@@ -304,7 +304,7 @@ fn a_container_that_cannot_grow_is_taken_down_and_its_tasks_told_gone() {
 }
 
 #[test]
-fn an_executor_that_ends_ends_its_tasks_and_the_master_hears_of_it() {
+fn executor_exit_ends_tasks_and_notifies() {
     let (mut simulation, container) = Simulation::with_executor();
     simulation.tells(status("a", TaskRunning, 1));
     simulation.acknowledge_all();
@@ -330,7 +330,7 @@ fn an_executor_that_ends_ends_its_tasks_and_the_master_hears_of_it() {
 }
 
 #[test]
-fn want_of_memory_is_told_of_every_task_of_the_executor() {
+fn memory_limit_is_reported_per_task() {
     let (mut simulation, container) = Simulation::with_executor();
     simulation.out_of_memory(container, 160.0);
     let told = simulation.acknowledge_all();
@@ -339,7 +339,7 @@ fn want_of_memory_is_told_of_every_task_of_the_executor() {
 }
 
 #[test]
-fn kills_of_delivered_tasks_go_to_the_executor_and_wait_for_it() {
+fn kill_of_delivered_task_reaches_executor() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.kill("a", Some(7 * SECOND));
     let events = simulation.told(1);
@@ -361,7 +361,7 @@ fn kills_of_delivered_tasks_go_to_the_executor_and_wait_for_it() {
 }
 
 #[test]
-fn a_task_killed_before_it_was_delivered_never_arrives_and_ends_an_idle_executor() {
+fn undelivered_killed_task_never_arrives() {
     let mut simulation = Simulation::registered();
     let container = simulation.started_custom(custom("a"));
     simulation.kill("a", None);
@@ -378,7 +378,7 @@ fn a_task_killed_before_it_was_delivered_never_arrives_and_ends_an_idle_executor
 
 /// The agent accepted the kill, and crashed before the container was smaller.
 #[test]
-fn a_kill_of_a_task_that_waits_for_its_executor_outlives_the_agent() {
+fn kill_of_queued_task_survives_restart() {
     let mut simulation = Simulation::registered();
     simulation.started_custom(custom("a"));
     simulation.run_custom("b", false);
@@ -398,7 +398,7 @@ fn a_kill_of_a_task_that_waits_for_its_executor_outlives_the_agent() {
 }
 
 #[test]
-fn an_executor_that_never_comes_is_taken_down() {
+fn executor_registration_timeout_destroys_container() {
     let mut simulation = Simulation::registered();
     let container = simulation.started_custom(custom("a"));
     simulation.advance(60 * SECOND);
@@ -408,7 +408,7 @@ fn an_executor_that_never_comes_is_taken_down() {
 }
 
 #[test]
-fn what_cannot_be_launched_fails_the_task_and_frees_the_executor() {
+fn launch_failure_fails_task_frees_executor() {
     let mut simulation = Simulation::registered();
     simulation.run_custom("a", true);
     let container = simulation.launched();
@@ -419,7 +419,7 @@ fn what_cannot_be_launched_fails_the_task_and_frees_the_executor() {
 }
 
 #[test]
-fn a_task_for_an_executor_that_is_gone_is_dropped_and_the_master_told() {
+fn task_for_gone_executor_is_dropped() {
     let mut simulation = Simulation::registered();
     simulation.capabilities = vec![FrameworkCapability::PartitionAware];
     simulation.run_custom("a", false);
@@ -463,7 +463,7 @@ fn messages_go_both_ways() {
 }
 
 #[test]
-fn after_a_restart_the_executor_comes_back_with_what_was_not_acknowledged() {
+fn executor_resends_unacknowledged_after_restart() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.tells(status("a", TaskRunning, 1));
     simulation.told(1);
@@ -502,7 +502,7 @@ fn after_a_restart_the_executor_comes_back_with_what_was_not_acknowledged() {
 }
 
 #[test]
-fn an_executor_that_does_not_come_back_is_taken_down() {
+fn absent_executor_is_destroyed_after_restart() {
     let (mut simulation, container) = Simulation::with_executor();
     simulation.tells(status("a", TaskRunning, 1));
     simulation.acknowledge_all();
@@ -518,7 +518,7 @@ fn an_executor_that_does_not_come_back_is_taken_down() {
 }
 
 #[test]
-fn a_task_that_got_lost_on_its_way_is_dropped_and_one_that_waited_is_delivered() {
+fn lost_task_dropped_queued_task_delivered() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.run_custom("b", false);
     simulation.crash(false);
@@ -542,7 +542,7 @@ fn a_task_that_got_lost_on_its_way_is_dropped_and_one_that_waited_is_delivered()
 
 /// The executor's updates of the task were acknowledged, so that it does not name the task after its return.
 #[test]
-fn a_task_whose_log_is_damaged_is_not_sent_again_but_killed() {
+fn task_with_damaged_log_is_killed() {
     for kept_bytes in [12, 40] {
         let (mut simulation, _) = Simulation::with_executor();
         simulation.tells(status("a", TaskRunning, 1));
@@ -566,7 +566,7 @@ fn a_task_whose_log_is_damaged_is_not_sent_again_but_killed() {
 }
 
 #[test]
-fn an_executor_gone_while_the_agent_was_down_ends_its_tasks() {
+fn tasks_end_with_executor_during_downtime() {
     let (mut simulation, container) = Simulation::with_executor();
     simulation.tells(status("a", TaskRunning, 1));
     simulation.acknowledge_all();
@@ -577,7 +577,7 @@ fn an_executor_gone_while_the_agent_was_down_ends_its_tasks() {
 }
 
 #[test]
-fn a_second_stream_takes_the_place_of_the_first() {
+fn second_stream_replaces_the_first() {
     let (mut simulation, _) = Simulation::with_executor();
     let known = call::Subscribe {
         unacknowledged_tasks: vec![custom("a")],
@@ -595,7 +595,7 @@ fn a_second_stream_takes_the_place_of_the_first() {
 
 /// As in Mesos: a second terminal update after the acknowledgement of the first is passed on and acknowledged.
 #[test]
-fn duplicate_terminal_update_after_ack_of_an_executor() {
+fn duplicate_terminal_update_after_ack() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.tells(status("a", TaskFinished, 1));
     simulation.resize(None);
@@ -609,7 +609,7 @@ fn duplicate_terminal_update_after_ack_of_an_executor() {
 }
 
 #[test]
-fn a_word_about_somebody_elses_task_is_dropped() {
+fn update_for_foreign_task_is_dropped() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.tells(status("unknown", TaskRunning, 1));
     assert!(simulation.take_updates().is_empty());
@@ -620,7 +620,7 @@ fn a_word_about_somebody_elses_task_is_dropped() {
 }
 
 #[test]
-fn an_executor_that_ends_while_the_agent_registers_is_told_of_right_after() {
+fn executor_exit_is_sent_after_registration() {
     let mut simulation = Simulation::registered();
     let container = simulation.started_custom(custom("t"));
     simulation.subscribe(1, call::Subscribe::default());
@@ -645,7 +645,7 @@ fn an_executor_that_ends_while_the_agent_registers_is_told_of_right_after() {
 }
 
 #[test]
-fn an_executor_that_was_to_be_launched_for_what_is_refused_is_told_to_be_gone() {
+fn refused_launch_reports_executor_exit() {
     let mut simulation = Simulation::registered();
     simulation.step(Input::Disk(crate::checkpoint::DiskCondition::Full));
     simulation.frames.clear();
@@ -670,7 +670,7 @@ fn an_executor_that_was_to_be_launched_for_what_is_refused_is_told_to_be_gone() 
 }
 
 #[test]
-fn an_executor_that_is_to_be_launched_again_before_all_is_acknowledged_is_told_to_be_gone() {
+fn early_relaunch_reports_executor_exit() {
     let (mut simulation, container) = Simulation::with_executor();
     simulation.end(&container, Exit::Code(0));
     assert_eq!(exits(&simulation.frames), 1);

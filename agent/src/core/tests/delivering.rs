@@ -27,7 +27,7 @@ fn launched(events: &[Event]) -> Vec<&str> {
 }
 
 #[test]
-fn a_task_that_did_not_reach_its_executor_is_given_to_it_again() {
+fn unread_task_is_delivered_again() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.subscribe(2, knowing(&[]));
     let told = simulation.told(2);
@@ -40,7 +40,7 @@ fn a_task_that_did_not_reach_its_executor_is_given_to_it_again() {
 }
 
 #[test]
-fn a_task_that_never_reaches_its_executor_is_dropped() {
+fn undeliverable_task_is_dropped() {
     let (mut simulation, _) = Simulation::with_executor();
     for _ in 0..8 {
         simulation.subscribe(2, knowing(&[]));
@@ -52,7 +52,7 @@ fn a_task_that_never_reaches_its_executor_is_dropped() {
 }
 
 #[test]
-fn a_killed_task_is_not_given_again() {
+fn killed_task_is_not_redelivered() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.kill("a", None);
     simulation.subscribe(2, knowing(&[]));
@@ -63,7 +63,7 @@ fn a_killed_task_is_not_given_again() {
 
 /// More tasks are launched during the start of an executor than its stream takes at once.
 #[test]
-fn tasks_are_given_in_portions_and_in_their_order() {
+fn tasks_are_delivered_in_ordered_batches() {
     let mut simulation = Simulation::registered();
     let names: Vec<_> = (0..25).map(|number| format!("t{number:02}")).collect();
     let large = |id: &String| pb::TaskInfo {

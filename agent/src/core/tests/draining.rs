@@ -31,7 +31,7 @@ impl Simulation {
 }
 
 #[test]
-fn a_drain_shuts_an_executor_down_that_has_had_its_tasks() {
+fn drain_shuts_down_idle_executor() {
     let (mut simulation, container) = Simulation::with_executor();
     simulation.tells(status("a", TaskFinished, 1));
     simulation.resize(None);
@@ -48,7 +48,7 @@ fn a_drain_shuts_an_executor_down_that_has_had_its_tasks() {
 }
 
 #[test]
-fn a_drain_shuts_an_executor_down_once_its_tasks_are_killed() {
+fn drain_shuts_down_executor_after_kills() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.drain();
     assert_eq!(kinds(&simulation.told(1)), [Type::Kill]);

@@ -30,7 +30,7 @@ fn ended(exit: Exit) -> pb::TaskStatus {
 }
 
 #[test]
-fn the_end_of_a_command_is_told_as_mesos_tells_it() {
+fn command_exit_status_matches_mesos() {
     for (exit, state, message) in [
         (Exit::Code(0), TaskFinished, "Command exited with status 0"),
         (Exit::Code(3), TaskFailed, "Command exited with status 3"),
@@ -54,7 +54,7 @@ fn the_end_of_a_command_is_told_as_mesos_tells_it() {
 }
 
 #[test]
-fn an_end_that_nobody_saw_is_a_failure() {
+fn unknown_exit_is_a_failure() {
     let status = ended(Exit::Unknown("no record".to_owned()));
     assert_eq!(status.state(), TaskFailed);
     assert_eq!(status.reason(), Reason::ExecutorTerminated);
@@ -62,7 +62,7 @@ fn an_end_that_nobody_saw_is_a_failure() {
 }
 
 #[test]
-fn want_of_memory_is_told_with_the_limit_and_wins_over_a_kill() {
+fn memory_limit_outranks_kill() {
     for killed in [false, true] {
         let (mut simulation, container) = Simulation::with_task();
         if killed {
@@ -80,7 +80,7 @@ fn want_of_memory_is_told_with_the_limit_and_wins_over_a_kill() {
 /// Regression: the kernel's counter of kills ends with the container, so that tasks ended by such a kill were not
 /// counted.
 #[test]
-fn tasks_that_run_out_of_memory_are_counted_when_their_containers_are_gone() {
+fn memory_kills_counted_after_container_end() {
     let (mut simulation, container) = Simulation::with_task();
     simulation.out_of_memory(container, 64.0);
     simulation.acknowledge_all();
@@ -89,7 +89,7 @@ fn tasks_that_run_out_of_memory_are_counted_when_their_containers_are_gone() {
 }
 
 #[test]
-fn a_launch_that_fails_is_told_with_its_cause_and_without_a_start() {
+fn failed_launch_reports_only_its_cause() {
     let (mut simulation, container) = Simulation::launching();
     simulation.launch_fails(container, "no such user: \"x\"");
     let told = simulation.acknowledge_all();
@@ -106,7 +106,7 @@ fn a_launch_that_fails_is_told_with_its_cause_and_without_a_start() {
 }
 
 #[test]
-fn the_grace_of_the_kill_goes_before_that_of_the_task_before_three_seconds() {
+fn kill_grace_precedence_call_task_default() {
     for (of_kill, of_task, expected) in [
         (None, None, 3),
         (None, Some(7), 7),
@@ -125,7 +125,7 @@ fn the_grace_of_the_kill_goes_before_that_of_the_task_before_three_seconds() {
 }
 
 #[test]
-fn killing_is_told_to_those_who_asked_for_it() {
+fn killing_state_needs_framework_capability() {
     for capable in [false, true] {
         let mut simulation = Simulation::registered();
         if capable {
@@ -160,7 +160,7 @@ fn killed_wins_over_a_clean_exit() {
 }
 
 #[test]
-fn a_second_kill_shortens_the_grace_and_never_lengthens_it() {
+fn second_kill_only_shortens_grace() {
     let (mut simulation, _) = Simulation::with_task();
     simulation.kill("t", Some(SECOND * 10));
     simulation.kill("t", Some(SECOND * 20));
@@ -173,7 +173,7 @@ fn a_second_kill_shortens_the_grace_and_never_lengthens_it() {
 }
 
 #[test]
-fn a_container_that_outlives_its_kill_is_destroyed() {
+fn container_outliving_kill_is_destroyed() {
     let (mut simulation, container) = Simulation::with_task();
     simulation.kill("t", Some(SECOND * 5));
     simulation.advance(SECOND * 5);
@@ -189,7 +189,7 @@ fn a_container_that_outlives_its_kill_is_destroyed() {
 }
 
 #[test]
-fn a_kill_before_the_launch_wins_over_it() {
+fn kill_before_launch_prevents_launch() {
     // The container was not begun, and never will be.
     let (mut simulation, container) = Simulation::launching();
     simulation.kill("t", None);
@@ -198,7 +198,7 @@ fn a_kill_before_the_launch_wins_over_it() {
 }
 
 #[test]
-fn a_kill_during_the_launch_ends_what_was_launched() {
+fn kill_during_launch_ends_container() {
     let (mut simulation, container) = Simulation::launching();
     simulation.kill("t", None);
     simulation.start(&container);
@@ -215,7 +215,7 @@ fn a_kill_during_the_launch_ends_what_was_launched() {
 
 /// The task ended before the core learned of its start, and before the kill.
 #[test]
-fn one_that_ended_by_itself_was_not_killed_during_its_launch() {
+fn own_exit_is_not_launch_kill() {
     for (kill_requested, state) in [
         (None, TaskKilled),
         (Some(true), TaskKilled),
@@ -233,7 +233,7 @@ fn one_that_ended_by_itself_was_not_killed_during_its_launch() {
 
 /// An earlier agent sent the kill, and crashed before the kill was on its disk.
 #[test]
-fn a_kill_that_only_the_supervisor_has_on_record_was_one() {
+fn supervisor_recorded_kill_is_task_killed() {
     for exit in [Exit::Signal(15), Exit::Code(3)] {
         for (kill_requested, state) in [(true, TaskKilled), (false, TaskFailed)] {
             let (mut simulation, container) = Simulation::with_task();
@@ -244,7 +244,7 @@ fn a_kill_that_only_the_supervisor_has_on_record_was_one() {
 }
 
 #[test]
-fn a_task_runs_no_longer_than_it_said() {
+fn task_ends_at_max_completion_time() {
     let mut simulation = Simulation::registered();
     let mut info = task("t");
     info.max_completion_time = Some(duration(SECOND * 60));
@@ -258,7 +258,7 @@ fn a_task_runs_no_longer_than_it_said() {
 }
 
 #[test]
-fn the_kill_of_an_unknown_task_is_ignored() {
+fn kill_of_unknown_task_is_ignored() {
     let mut simulation = Simulation::registered();
     simulation.kill("nobody", None);
     simulation.kill("", None);
@@ -267,7 +267,7 @@ fn the_kill_of_an_unknown_task_is_ignored() {
 }
 
 #[test]
-fn a_task_that_is_here_is_not_run_twice() {
+fn duplicate_task_id_is_refused() {
     let (mut simulation, _) = Simulation::with_task();
     let launches = simulation.seen.len();
     simulation.run(task("t"));
@@ -277,7 +277,7 @@ fn a_task_that_is_here_is_not_run_twice() {
 
 /// The executor that the agent makes for a command task has the task's id.
 #[test]
-fn a_command_task_takes_no_executors_place() {
+fn command_task_with_executor_id_refused() {
     let (mut simulation, container) = Simulation::with_executor();
     simulation.run(task(EXECUTOR));
     let told = simulation.acknowledge_all();
@@ -306,7 +306,7 @@ fn a_command_task_takes_no_executors_place() {
 }
 
 #[test]
-fn a_task_id_may_be_used_again_once_the_last_word_is_acknowledged() {
+fn task_id_reusable_after_final_acknowledgement() {
     let mut simulation = Simulation::registered();
     let first = simulation.running(task("t"));
     simulation.end(&first, Exit::Code(0));
@@ -329,7 +329,7 @@ fn refused(change: impl FnOnce(&mut pb::TaskInfo)) -> pb::TaskStatus {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_with_the_reason() {
+fn invalid_task_is_refused_with_reason() {
     let limit = |name: &str, value: f64| (name.to_owned(), pb::value::Scalar { value });
     type Change = Box<dyn FnOnce(&mut pb::TaskInfo)>;
     let cases: Vec<(Change, &str)> = vec![
@@ -380,7 +380,7 @@ fn what_cannot_be_run_is_refused_with_the_reason() {
 }
 
 #[test]
-fn requests_and_limits_reach_the_kernel_side_in_its_units() {
+fn requests_and_limits_become_kernel_units() {
     let mut simulation = Simulation::registered();
     let mut info = task("t");
     info.resources = vec![scalar("cpus", 0.5), scalar("mem", 32.5)];
@@ -405,7 +405,7 @@ fn requests_and_limits_reach_the_kernel_side_in_its_units() {
 }
 
 #[test]
-fn groups_of_an_executor_without_an_id_are_refused_task_by_task() {
+fn group_without_executor_id_is_refused() {
     let mut simulation = Simulation::registered();
     let framework = simulation.framework();
     simulation.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
@@ -428,7 +428,7 @@ fn groups_of_an_executor_without_an_id_are_refused_task_by_task() {
 }
 
 #[test]
-fn the_end_of_a_framework_ends_its_tasks_and_waits_for_nobody() {
+fn framework_shutdown_ends_tasks_without_acknowledgements() {
     let (mut simulation, container) = Simulation::with_task();
     simulation.tell(ToAgent::ShutdownFramework(wire::ShutdownFramework {
         framework_id: framework_id(),
@@ -443,7 +443,7 @@ fn the_end_of_a_framework_ends_its_tasks_and_waits_for_nobody() {
 }
 
 #[test]
-fn what_was_refused_to_a_framework_that_is_gone_is_not_repeated() {
+fn refusals_end_with_their_framework() {
     let mut simulation = Simulation::registered();
     let mut info = task("t");
     info.agent_id.value = "another".to_owned();
@@ -460,7 +460,7 @@ fn what_was_refused_to_a_framework_that_is_gone_is_not_repeated() {
 }
 
 #[test]
-fn stopping_leaves_tasks_alone_unless_it_is_told_not_to() {
+fn stop_leaves_tasks_unless_asked() {
     let (mut simulation, _) = Simulation::with_task();
     simulation.step(Input::Stop { kill_tasks: false });
     assert!(matches!(
@@ -484,7 +484,7 @@ fn stopping_leaves_tasks_alone_unless_it_is_told_not_to() {
 
 /// An agent of Mesos unregisters on SIGUSR1. Regression: the signal ended the process and left the tasks running.
 #[test]
-fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
+fn agent_unregisters_after_tasks_end() {
     let unregistered = |simulation: &Simulation| {
         let sent = simulation.frames.iter();
         sent.filter(|frame| matches!(frame, FromAgent::Unregister(_)))
@@ -579,7 +579,7 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
 /// Regression: a task that arrived meanwhile got no answer, and a task with a long grace period could not be killed
 /// sooner.
 #[test]
-fn an_agent_whose_tasks_are_to_end_refuses_others_and_hears_of_kills() {
+fn unregistering_agent_takes_kills_not_tasks() {
     let mut simulation = Simulation::registered();
     let mut slow = task("slow");
     slow.kill_policy = Some(pb::KillPolicy {
@@ -613,7 +613,7 @@ fn an_agent_whose_tasks_are_to_end_refuses_others_and_hears_of_kills() {
 }
 
 #[test]
-fn completed_executors_are_kept_within_a_bound_in_bytes() {
+fn completed_executors_are_bounded_in_bytes() {
     let mut simulation = Simulation::registered();
     for number in 0..3 {
         let mut task = task(&format!("large-{number}"));
@@ -635,7 +635,7 @@ fn completed_executors_are_kept_within_a_bound_in_bytes() {
 }
 
 #[test]
-fn only_so_many_completed_executors_are_kept() {
+fn completed_executors_are_bounded_in_number() {
     let mut simulation = Simulation::registered();
     simulation.running(task("stays"));
     for number in 0..6 {
@@ -654,7 +654,7 @@ fn only_so_many_completed_executors_are_kept() {
 }
 
 #[test]
-fn a_kill_is_written_before_its_signal_and_a_disk_that_hangs_saves_no_task() {
+fn kill_is_written_before_its_signal() {
     let (mut simulation, _) = Simulation::with_task();
     simulation.quick_disk = false;
     simulation.kill("t", None);
@@ -677,7 +677,7 @@ fn a_kill_is_written_before_its_signal_and_a_disk_that_hangs_saves_no_task() {
 
 /// A slow disk delays the report of a start, but no kill.
 #[test]
-fn a_kill_that_overtakes_the_word_of_a_start_leaves_its_grace() {
+fn kill_before_start_keeps_its_grace() {
     let (mut simulation, container) = Simulation::launching();
     simulation.quick_disk = false;
     simulation.kill("t", Some(SECOND * 60));

@@ -18,7 +18,7 @@ fn back_with_a() -> call::Subscribe {
 }
 
 #[test]
-fn a_disk_that_hangs_keeps_no_kill_from_an_executor() {
+fn hung_disk_delays_no_executor_kill() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.quick_disk = false;
     simulation.tells(status("a", TaskRunning, 1));
@@ -38,7 +38,7 @@ fn a_disk_that_hangs_keeps_no_kill_from_an_executor() {
 
 /// On a stream without the SUBSCRIBED event yet.
 #[test]
-fn a_kill_is_not_the_first_that_an_executor_is_told() {
+fn kill_event_follows_subscribed_event() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.quick_disk = false;
     simulation.tells(status("a", TaskRunning, 1));
@@ -54,7 +54,7 @@ fn a_kill_is_not_the_first_that_an_executor_is_told() {
 }
 
 #[test]
-fn a_kill_that_an_executor_may_not_have_read_is_told_by_the_next_life_of_the_agent() {
+fn unread_kill_is_resent_after_restart() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.kill("a", None);
     assert_eq!(kinds(&simulation.told(1)), [Type::Kill]);
@@ -64,7 +64,7 @@ fn a_kill_that_an_executor_may_not_have_read_is_told_by_the_next_life_of_the_age
 }
 
 #[test]
-fn a_kill_that_is_repeated_is_written_once() {
+fn repeated_kill_is_written_once() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.quick_disk = false;
     simulation.kill("a", None);

@@ -117,7 +117,7 @@ impl Simulation {
 
 /// Regression: a single group of six at its common limit raised the alert on a series of ending tasks.
 #[test]
-fn the_tasks_of_a_group_that_run_out_of_memory_together_are_counted_once() {
+fn group_memory_kill_is_counted_once() {
     let (mut simulation, _, nested) = Simulation::with_group();
     for container in nested {
         simulation.out_of_memory(container, 64.0);
@@ -129,7 +129,7 @@ fn the_tasks_of_a_group_that_run_out_of_memory_together_are_counted_once() {
 }
 
 #[test]
-fn tasks_of_a_group_have_containers_inside_the_executors() {
+fn group_tasks_nest_inside_executor() {
     let (simulation, outer, [a, b]) = Simulation::with_group();
     for nested in [&a, &b] {
         assert!(
@@ -148,7 +148,7 @@ fn tasks_of_a_group_have_containers_inside_the_executors() {
 }
 
 #[test]
-fn a_group_that_finishes_well_ends_its_executor() {
+fn finished_group_ends_its_executor() {
     let (mut simulation, outer, [a, b]) = Simulation::with_group();
     simulation.end(&a, Exit::Code(0));
     assert_eq!(simulation.told_ends(), [("a".to_owned(), TaskFinished)]);
@@ -164,7 +164,7 @@ fn a_group_that_finishes_well_ends_its_executor() {
 }
 
 #[test]
-fn a_task_that_fails_or_is_killed_takes_its_group_along() {
+fn failed_task_ends_its_group() {
     for killed in [false, true] {
         let (mut simulation, _, [a, b]) = Simulation::with_group();
         if killed {
@@ -181,7 +181,7 @@ fn a_task_that_fails_or_is_killed_takes_its_group_along() {
 }
 
 #[test]
-fn another_group_of_the_executor_is_not_touched() {
+fn other_groups_of_executor_survive() {
     let (mut simulation, outer, [a, b]) = Simulation::with_group();
     simulation.run_group(&["c"], false);
     assert_eq!(simulation.resize(None), [224]);
@@ -199,7 +199,7 @@ fn another_group_of_the_executor_is_not_touched() {
 }
 
 #[test]
-fn a_kill_before_the_launch_kills_the_whole_group() {
+fn kill_before_launch_kills_whole_group() {
     for begins in [false, true] {
         let mut simulation = Simulation::registered();
         simulation.run_group(&["a", "b"], true);
@@ -228,7 +228,7 @@ fn a_kill_before_the_launch_kills_the_whole_group() {
 }
 
 #[test]
-fn a_group_killed_while_its_executor_is_launched_for_another_ends_when_the_container_is_smaller() {
+fn killed_group_ends_after_executor_shrinks() {
     let mut simulation = Simulation::registered();
     simulation.run_group(&["a", "b"], true);
     let outer = simulation.launches().remove(0);
@@ -248,7 +248,7 @@ fn a_group_killed_while_its_executor_is_launched_for_another_ends_when_the_conta
 }
 
 #[test]
-fn of_a_group_with_an_invalid_task_nothing_runs() {
+fn group_with_invalid_task_runs_nothing() {
     let mut simulation = Simulation::registered();
     let mut bad = task("bad");
     bad.command = None;
@@ -264,7 +264,7 @@ fn of_a_group_with_an_invalid_task_nothing_runs() {
 }
 
 #[test]
-fn want_of_memory_ends_the_group_and_says_so() {
+fn memory_limit_ends_the_group() {
     let (mut simulation, outer, _) = Simulation::with_group();
     simulation.out_of_memory(outer, 160.0);
     let told = simulation.acknowledge_all();
@@ -277,7 +277,7 @@ fn want_of_memory_ends_the_group_and_says_so() {
 }
 
 #[test]
-fn a_group_goes_on_after_a_restart() {
+fn group_survives_restart() {
     let (mut simulation, outer, [a, b]) = Simulation::with_group();
     simulation.restart();
     assert!(simulation.acknowledge_all().is_empty());
@@ -290,7 +290,7 @@ fn a_group_goes_on_after_a_restart() {
 }
 
 #[test]
-fn a_group_that_reached_the_disk_in_part_is_not_begun() {
+fn partially_written_group_is_not_launched() {
     let mut simulation = Simulation::registered();
     simulation.quick_disk = false;
     simulation.run_group(&["a", "b"], true);
@@ -309,7 +309,7 @@ fn a_group_that_reached_the_disk_in_part_is_not_begun() {
 }
 
 #[test]
-fn a_group_for_a_running_executor_that_reached_the_disk_in_part_is_not_begun_and_says_so() {
+fn partial_group_for_executor_is_reported() {
     let (mut simulation, outer, [a, b]) = Simulation::with_group();
     simulation.quick_disk = false;
     simulation.run_group(&["c", "d"], false);
@@ -345,7 +345,7 @@ fn a_group_for_a_running_executor_that_reached_the_disk_in_part_is_not_begun_and
 
 /// The executor gets all tasks of a group or none: it would run a part as if it were the whole.
 #[test]
-fn an_executor_is_given_nothing_of_a_group_that_reached_the_disk_in_part() {
+fn executor_gets_nothing_of_partial_group() {
     let (mut simulation, container) = Simulation::with_half_group();
     simulation.crash(false);
     simulation.quick_disk = true;
@@ -364,7 +364,7 @@ fn an_executor_is_given_nothing_of_a_group_that_reached_the_disk_in_part() {
 }
 
 #[test]
-fn an_executor_that_is_gone_with_half_a_group_on_the_disk_ends_its_tasks() {
+fn gone_executor_ends_partial_group() {
     for rebooted in [true, false] {
         let (mut simulation, container) = Simulation::with_half_group();
         simulation.machine.remove(&container);
@@ -380,7 +380,7 @@ fn an_executor_that_is_gone_with_half_a_group_on_the_disk_ends_its_tasks() {
 
 /// The new task's record replaces that of the earlier task, so that only a part of the earlier group is on the disk.
 #[test]
-fn an_id_that_is_used_again_ends_no_task_of_its_earlier_group_after_a_restart() {
+fn reused_id_spares_later_task() {
     let (mut simulation, _, [a, b]) = Simulation::with_group();
     simulation.end(&a, Exit::Code(0));
     assert_eq!(simulation.told_ends(), [("a".to_owned(), TaskFinished)]);
@@ -397,7 +397,7 @@ fn an_id_that_is_used_again_ends_no_task_of_its_earlier_group_after_a_restart() 
 }
 
 #[test]
-fn the_end_of_a_framework_ends_its_groups() {
+fn framework_shutdown_ends_its_groups() {
     let (mut simulation, outer, [a, b]) = Simulation::with_group();
     simulation.tell(ToAgent::ShutdownFramework(wire::ShutdownFramework {
         framework_id: framework_id(),
@@ -413,7 +413,7 @@ fn the_end_of_a_framework_ends_its_groups() {
 
 /// The agent crashed while the group was launched: one task never began, and another ran without a report.
 #[test]
-fn that_a_task_runs_is_told_before_it_is_to_be_ended_with_its_group() {
+fn running_precedes_end_of_group() {
     let mut simulation = Simulation::registered();
     simulation
         .capabilities
@@ -433,7 +433,7 @@ fn that_a_task_runs_is_told_before_it_is_to_be_ended_with_its_group() {
 
 /// A framework's description may be a thousand times as large as each of its tasks.
 #[test]
-fn a_group_tells_its_framework_once_whatever_number_of_tasks_it_has() {
+fn group_notifies_framework_once() {
     let mut simulation = Simulation::registered();
     simulation.framework_name = "x".repeat(1 << 20);
     simulation.quick_disk = false;

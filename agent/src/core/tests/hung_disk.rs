@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// The supervisor may have failed as well, or have ended before the kill.
 #[test]
-fn overdue_container_is_destroyed_beside_a_hung_disk() {
+fn overdue_container_destroyed_despite_hung_disk() {
     let (mut simulation, container) = Simulation::with_task();
     simulation.quick_disk = false;
     simulation.kill("t", None);
@@ -23,7 +23,7 @@ fn overdue_container_is_destroyed_beside_a_hung_disk() {
 
 /// Nothing waits for a disk that is known to be silent.
 #[test]
-fn kill_is_sent_at_once_beside_a_silent_disk() {
+fn kill_is_immediate_despite_silent_disk() {
     let (mut simulation, _) = Simulation::with_task();
     simulation.quick_disk = false;
     simulation.step(Input::Disk(DiskCondition::Silent));
@@ -69,7 +69,7 @@ fn silent_disk_is_told_before_the_next_ping() {
 
 /// The limit of this simulated agent is ten minutes.
 #[test]
-fn silent_disk_is_told_to_the_master_until_the_bound() {
+fn silent_disk_is_reported_until_bound() {
     let mut simulation = Simulation::registered();
     let pong = |simulation: &mut Simulation, sequence| {
         simulation.frames.clear();

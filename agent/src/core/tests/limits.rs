@@ -39,7 +39,7 @@ fn assert_refused(simulation: &mut Simulation, why: &str) {
 
 /// Regression: the launch of a task with too many volumes failed only after everything was written.
 #[test]
-fn more_volumes_than_a_container_may_have_are_refused() {
+fn too_many_volumes_are_refused() {
     let mut simulation = Simulation::registered();
     let of_task = |count| pb::TaskInfo {
         container: Some(Box::new(with_volumes(count))),
@@ -63,7 +63,7 @@ fn more_volumes_than_a_container_may_have_are_refused() {
 
 /// Regression: the agent sent an oversized event to the executor eight times, and then reported the task as lost.
 #[test]
-fn what_no_executor_can_ever_be_told_is_refused() {
+fn oversized_launch_event_is_refused() {
     let mut simulation = Simulation::registered();
     let with_data = |bytes: usize| pb::TaskInfo {
         data: Some(vec![0; bytes]),
@@ -90,7 +90,7 @@ fn what_no_executor_can_ever_be_told_is_refused() {
 
 /// Regression: a late update left an acknowledgement in the log of its task, and for a time its identity in memory.
 #[test]
-fn what_an_executor_tells_of_a_task_that_is_over_leaves_nothing() {
+fn update_for_ended_task_leaves_nothing() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.tells(status("a", TaskFinished, 1));
     simulation.resize(None);

@@ -58,7 +58,7 @@ fn started(log: &[LogEntry]) -> Vec<(Option<ProcessIdentity>, Option<u64>)> {
 
 /// Found by damaging one file after the other: first the log of an executor was lost, then its supervisor's note.
 #[test]
-fn a_start_that_a_log_has_lost_is_written_again() {
+fn lost_start_record_is_rewritten() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.lose("executor.log");
     simulation.crash(false);
@@ -75,7 +75,7 @@ fn a_start_that_a_log_has_lost_is_written_again() {
 }
 
 #[test]
-fn a_task_whose_start_is_written_again_has_run_for_as_long_as_before() {
+fn rewritten_start_keeps_the_start_time() {
     let mut simulation = Simulation::registered();
     let mut info = task("t");
     info.max_completion_time = Some(duration(Duration::from_secs(60)));
@@ -109,7 +109,7 @@ fn a_task_whose_start_is_written_again_has_run_for_as_long_as_before() {
 
 /// The executor had reported its task as running, so the task counts as begun, whatever records remain.
 #[test]
-fn an_executor_that_spoke_is_never_told_as_one_that_was_not_begun() {
+fn executor_with_updates_counts_as_begun() {
     for is_on_machine in [true, false] {
         let (mut simulation, container) = Simulation::with_executor();
         simulation.tells(status("a", TaskRunning, 1));
@@ -134,7 +134,7 @@ fn an_executor_that_spoke_is_never_told_as_one_that_was_not_begun() {
 
 /// The executor never reported, and nothing is left: its task was not begun.
 #[test]
-fn an_executor_that_never_spoke_and_is_gone_was_not_begun() {
+fn silent_gone_executor_counts_as_unbegun() {
     let (mut simulation, container) = Simulation::with_executor();
     simulation.lose("executor.log");
     simulation.machine.remove(&container);
@@ -144,7 +144,7 @@ fn an_executor_that_never_spoke_and_is_gone_was_not_begun() {
 
 /// The update may be written and not synced: a power cut after a kill of the agent would lose it after it was sent.
 #[test]
-fn what_was_read_is_durable_before_it_is_told_again() {
+fn recovered_updates_are_durable_before_resend() {
     let mut simulation = Simulation::with_started_task();
     assert_eq!(simulation.take_updates().len(), 1);
     simulation.quick_disk = false;
@@ -157,7 +157,7 @@ fn what_was_read_is_durable_before_it_is_told_again() {
 
 /// The recovering step itself requests a resize: the containerizer must know the containers by then.
 #[test]
-fn a_resize_may_be_asked_for_as_soon_as_the_agent_has_recovered() {
+fn resize_works_right_after_recovery() {
     let (mut simulation, _) = Simulation::with_executor();
     assert!(simulation.resize(None).is_empty());
     simulation.crash(false);

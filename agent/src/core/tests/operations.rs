@@ -132,7 +132,7 @@ fn state(update: &wire::OperationUpdate) -> OperationState {
 }
 
 #[test]
-fn what_is_told_as_finished_is_durable() {
+fn finished_operation_is_durable() {
     let mut simulation = Simulation::registered();
     let before = simulation.total();
     simulation.quick_disk = false;
@@ -151,7 +151,7 @@ fn what_is_told_as_finished_is_durable() {
 }
 
 #[test]
-fn a_crash_before_the_disk_answers_undoes_it() {
+fn crash_before_write_undoes_operation() {
     let mut simulation = Simulation::registered();
     let before = simulation.total();
     simulation.quick_disk = false;
@@ -199,7 +199,7 @@ fn an_update_is_repeated_until_acknowledged() {
 }
 
 #[test]
-fn what_was_not_acknowledged_is_told_after_a_restart() {
+fn unacknowledged_operation_is_resent_after_restart() {
     let mut simulation = Simulation::registered();
     simulation.tell(apply(&reserve("cpus:1"), 1));
     let first = simulation.told_updates().pop().unwrap();
@@ -226,7 +226,7 @@ fn an_operation_is_done_once() {
 }
 
 #[test]
-fn what_cannot_be_done_is_dropped_and_changes_nothing() {
+fn impossible_operation_changes_nothing() {
     let mut simulation = Simulation::registered();
     let before = simulation.total();
     simulation.tell(apply(&reserve("cpus:1000"), 1));
@@ -248,7 +248,7 @@ fn what_cannot_be_done_is_dropped_and_changes_nothing() {
 }
 
 #[test]
-fn a_volume_that_no_directory_can_hold_fails_and_what_follows_is_done() {
+fn unmakeable_volume_fails_alone() {
     let mut simulation = Simulation::registered();
     let role = Role::new(&format!("dev/{}/{}", "x".repeat(200), "x".repeat(99))).unwrap();
     let disk = Resources::parse("disk:10", &Role::star()).unwrap();
@@ -281,7 +281,7 @@ fn a_volume_that_no_directory_can_hold_fails_and_what_follows_is_done() {
 }
 
 #[test]
-fn operations_that_nobody_acknowledges_are_bounded_in_bytes() {
+fn unacknowledged_operations_are_bounded_in_bytes() {
     let mut simulation = Simulation::registered();
     let mut finished = 0;
     for number in 0..30 {
@@ -303,7 +303,7 @@ fn operations_that_nobody_acknowledges_are_bounded_in_bytes() {
 }
 
 #[test]
-fn a_static_reservation_is_not_moved_whatever_the_master_says() {
+fn static_reservation_is_never_moved() {
     let mut simulation = Simulation::registered();
     simulation.configured = "cpus:4;mem:1024;disk:100;cpus(ads):1";
     simulation.crash(false);
@@ -321,7 +321,7 @@ fn a_static_reservation_is_not_moved_whatever_the_master_says() {
 }
 
 #[test]
-fn what_does_not_fit_the_configuration_is_set_aside_with_its_data() {
+fn misfit_holdings_are_kept_with_data() {
     let mut simulation = Simulation::registered();
     let data = volume("disk:60", "v");
     simulation.tell(apply(&reserve("cpus:4;disk:60"), 1));
@@ -347,7 +347,7 @@ fn what_does_not_fit_the_configuration_is_set_aside_with_its_data() {
 }
 
 #[test]
-fn volumes_are_directories_that_come_and_go_with_their_records() {
+fn volume_directories_follow_their_records() {
     let mut simulation = Simulation::registered();
     let dir = simulation.work_dir().join("volumes/roles/dev/v");
     let data = volume("disk:1", "v");
@@ -366,7 +366,7 @@ fn volumes_are_directories_that_come_and_go_with_their_records() {
 }
 
 #[test]
-fn a_task_is_not_launched_on_what_is_not_here() {
+fn task_on_missing_resources_is_dropped() {
     let mut simulation = Simulation::registered();
     let mut task = task("t");
     let missing = reserved("cpus:1").allocate(&Role::new("dev").unwrap());
@@ -380,7 +380,7 @@ fn a_task_is_not_launched_on_what_is_not_here() {
 }
 
 #[test]
-fn a_damaged_record_costs_no_start_and_no_data() {
+fn damaged_holdings_allow_start_and_data() {
     let mut simulation = Simulation::registered();
     let data = volume("disk:1", "v");
     simulation.tell(apply(&reserve("disk:1"), 1));

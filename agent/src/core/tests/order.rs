@@ -266,7 +266,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn updates_come_in_order_and_everything_ends(
+    fn updates_arrive_in_order(
         happenings in prop::collection::vec(happening(), 1..120)
     ) {
         let mut world = World::new();

@@ -121,7 +121,7 @@ impl Simulation {
 }
 
 #[test]
-fn an_estimate_is_told_once_an_interval_and_only_if_it_is_another() {
+fn changed_estimate_sent_once_per_interval() {
     let mut simulation = Simulation::registered();
     simulation.estimate("", "cpus:14");
     assert_eq!(simulation.told_totals(), [14.0]);
@@ -142,7 +142,7 @@ fn an_estimate_is_told_once_an_interval_and_only_if_it_is_another() {
 }
 
 #[test]
-fn the_total_is_what_is_oversubscribed_and_what_more_could_be() {
+fn total_is_allocated_plus_oversubscribable() {
     let mut simulation = Simulation::registered();
     simulation.estimate("", "cpus:2");
     simulation.advance(INTERVAL);
@@ -155,7 +155,7 @@ fn the_total_is_what_is_oversubscribed_and_what_more_could_be() {
 }
 
 #[test]
-fn an_estimate_is_told_again_after_every_registration() {
+fn estimate_is_resent_after_registration() {
     let mut simulation = Simulation::new();
     simulation.estimate("", "cpus:2");
     assert!(simulation.told_totals().is_empty(), "there is no master");
@@ -173,7 +173,7 @@ fn an_estimate_is_told_again_after_every_registration() {
 }
 
 #[test]
-fn stop_is_told_at_once_and_outlasts_an_estimator_that_does_not_heed_it() {
+fn stop_is_sent_at_once() {
     let mut simulation = Simulation::registered();
     simulation.estimate("cpus:1", "cpus:5");
     assert_eq!(simulation.told_totals(), [6.0]);
@@ -205,7 +205,7 @@ fn stop_is_told_at_once_and_outlasts_an_estimator_that_does_not_heed_it() {
 /// Regression: when the offers had to stop, the total of the resources in use was offered again, piece by piece, as
 /// tasks ended or were evicted, on the machine that lacked them.
 #[test]
-fn what_is_taken_back_is_not_offered_again_until_the_controller_lets_it() {
+fn evicted_resources_wait_for_controller() {
     let mut simulation = Simulation::registered();
     simulation.estimate("", "cpus:4");
     assert_eq!(simulation.told_totals(), [4.0]);
@@ -240,7 +240,7 @@ fn what_is_taken_back_is_not_offered_again_until_the_controller_lets_it() {
 }
 
 #[test]
-fn what_cannot_be_oversubscribed_is_not_reported() {
+fn invalid_estimate_is_not_reported() {
     let mut simulation = Simulation::registered();
     let star = Role::star();
     let plain = Resources::parse("cpus:4", &star).expect("resources");
@@ -255,7 +255,7 @@ fn what_cannot_be_oversubscribed_is_not_reported() {
 }
 
 #[test]
-fn a_preempted_task_is_lost_or_gone_and_says_why() {
+fn preempted_task_state_and_reason() {
     for (aware, state, counted) in [(false, TaskLost, (1, 1, 0)), (true, TaskGone, (1, 0, 1))] {
         let mut simulation = Simulation::registered();
         if aware {
@@ -286,7 +286,7 @@ fn a_preempted_task_is_lost_or_gone_and_says_why() {
 }
 
 #[test]
-fn an_eviction_is_told_as_one_over_a_restart_too() {
+fn eviction_is_reported_after_restart() {
     let mut simulation = Simulation::registered();
     let container = simulation.running(oversubscribed("t", 1.0));
     simulation.correct(correction(Action::Kill, "t"));
@@ -298,7 +298,7 @@ fn an_eviction_is_told_as_one_over_a_restart_too() {
 }
 
 #[test]
-fn one_that_is_being_launched_can_be_preempted() {
+fn launching_task_can_be_preempted() {
     let mut simulation = Simulation::registered();
     simulation.run(oversubscribed("t", 1.0));
     let container = simulation.launched();
@@ -335,7 +335,7 @@ fn nobody_else_is_touched() {
 }
 
 #[test]
-fn what_is_frozen_is_thawed_to_end() {
+fn frozen_container_is_thawed_to_end() {
     let mut simulation = Simulation::registered();
     let container = simulation.running(oversubscribed("t", 1.0));
     simulation.correct(correction(Action::Freeze, "t"));
@@ -351,7 +351,7 @@ fn what_is_frozen_is_thawed_to_end() {
 
 /// The containerizer thaws a container for launches in it, however long the fetch of their files took.
 #[test]
-fn a_group_may_be_frozen_while_what_it_was_given_is_fetched_and_launched() {
+fn group_can_be_frozen_during_launch() {
     let mut simulation = Simulation::registered();
     simulation.run_group_of(vec![oversubscribed("a", 1.0)], true);
     let outer = simulation.launches().remove(0);
@@ -368,7 +368,7 @@ fn a_group_may_be_frozen_while_what_it_was_given_is_fetched_and_launched() {
 
 /// The executor must receive the task, but a task that it does not take must not protect it for ever.
 #[test]
-fn a_frozen_executor_of_a_framework_is_thawed_for_a_task_that_it_is_given() {
+fn frozen_executor_thaws_for_new_task() {
     let given = |id: &str| pb::TaskInfo {
         resources: oversubscribed(id, 1.0).resources,
         ..custom(id)
@@ -389,7 +389,7 @@ fn a_frozen_executor_of_a_framework_is_thawed_for_a_task_that_it_is_given() {
 }
 
 #[test]
-fn a_container_that_could_not_be_frozen_is_not_taken_for_frozen() {
+fn failed_freeze_is_not_frozen() {
     let mut simulation = Simulation::registered();
     let container = simulation.running(oversubscribed("t", 1.0));
     simulation.correct(correction(Action::Freeze, "t"));
@@ -400,7 +400,7 @@ fn a_container_that_could_not_be_frozen_is_not_taken_for_frozen() {
 }
 
 #[test]
-fn an_agent_that_is_stopped_leaves_nothing_frozen() {
+fn stopping_agent_thaws_everything() {
     let mut simulation = Simulation::registered();
     simulation.running(oversubscribed("t", 1.0));
     simulation.correct(correction(Action::Freeze, "t"));
@@ -409,7 +409,7 @@ fn an_agent_that_is_stopped_leaves_nothing_frozen() {
 }
 
 #[test]
-fn a_throttle_is_carried_out_when_it_changes_and_lifted_by_a_restart() {
+fn throttle_changes_apply_restart_lifts_them() {
     let mut simulation = Simulation::registered();
     let throttled = |simulation: &Simulation| -> Vec<Option<u64>> {
         let throttle = |seen: &Seen| match seen {
@@ -440,7 +440,7 @@ fn a_throttle_is_carried_out_when_it_changes_and_lifted_by_a_restart() {
 }
 
 #[test]
-fn an_end_of_its_own_is_no_eviction() {
+fn own_end_is_not_eviction() {
     let mut simulation = Simulation::registered();
     let container = simulation.running(oversubscribed("t", 1.0));
     simulation.end(&container, Exit::Code(3));

@@ -28,7 +28,7 @@ fn registering() -> Simulation {
 }
 
 #[test]
-fn an_executor_may_register_after_the_agent_stood_still() {
+fn executor_registers_after_agent_pause() {
     let mut simulation = registering();
     simulation.stand_still(STOPPED);
     assert!(simulation.kills().is_empty());
@@ -45,7 +45,7 @@ fn an_executor_may_register_after_the_agent_stood_still() {
 }
 
 #[test]
-fn executors_of_before_may_come_back_after_the_agent_stood_still() {
+fn executors_return_after_agent_pause() {
     let mut simulation = Simulation::registered();
     simulation.started_custom(custom("t"));
     simulation.subscribe(1, call::Subscribe::default());
@@ -62,7 +62,7 @@ fn executors_of_before_may_come_back_after_the_agent_stood_still() {
 }
 
 #[test]
-fn an_executor_that_shuts_down_has_its_grace_though_the_agent_stood_still() {
+fn shutdown_grace_survives_agent_pause() {
     let mut simulation = Simulation::registered();
     let container = simulation.started_custom(custom("t"));
     simulation.subscribe(1, call::Subscribe::default());
@@ -82,7 +82,7 @@ fn an_executor_that_shuts_down_has_its_grace_though_the_agent_stood_still() {
 }
 
 #[test]
-fn a_master_that_pinged_meanwhile_is_no_silent_one() {
+fn ping_during_pause_counts() {
     let mut simulation = Simulation::registered();
     let before = simulation.connects();
     simulation.stand_still(STOPPED);
@@ -97,7 +97,7 @@ fn a_master_that_pinged_meanwhile_is_no_silent_one() {
 }
 
 #[test]
-fn a_master_may_answer_the_registration_after_the_agent_stood_still() {
+fn registration_answer_survives_agent_pause() {
     let mut simulation = Simulation::new();
     simulation.link_up();
     let before = simulation.connects();
@@ -108,7 +108,7 @@ fn a_master_may_answer_the_registration_after_the_agent_stood_still() {
 }
 
 #[test]
-fn a_master_that_was_succeeded_is_not_believed_because_the_agent_stood_still() {
+fn pause_restores_no_superseded_master() {
     let mut simulation = Simulation::new();
     simulation.link_up();
     simulation.tell_with_epoch(5, registered());
@@ -123,7 +123,7 @@ fn a_master_that_was_succeeded_is_not_believed_because_the_agent_stood_still() {
 }
 
 #[test]
-fn a_kill_that_was_carried_out_meanwhile_is_not_taken_for_overdue() {
+fn kill_during_pause_is_not_overdue() {
     let (mut simulation, container) = Simulation::with_task();
     simulation.kill("t", Some(SECOND));
     simulation.stand_still(STOPPED);
@@ -135,7 +135,7 @@ fn a_kill_that_was_carried_out_meanwhile_is_not_taken_for_overdue() {
 
 /// A task's time limit by the wall clock ends when the wall clock shows that.
 #[test]
-fn a_task_runs_no_longer_than_it_said_though_the_agent_stood_still() {
+fn completion_time_counts_agent_pause() {
     let mut simulation = Simulation::registered();
     let mut info = task("t");
     info.max_completion_time = Some(duration(60 * SECOND));

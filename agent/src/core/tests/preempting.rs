@@ -66,7 +66,7 @@ fn assert_evicted(told: &[pb::TaskStatus], tasks: &[&str], words: &str) {
 }
 
 #[test]
-fn a_custom_executor_is_evicted_whole_if_any_of_its_tasks_is_revocable() {
+fn mixed_custom_executor_is_evicted_whole() {
     let (mut simulation, container) = mixed();
     simulation.correct(correction(Action::Kill, EXECUTOR));
     assert_eq!(simulation.kills(), [Duration::ZERO], "without any grace");
@@ -81,7 +81,7 @@ fn a_custom_executor_is_evicted_whole_if_any_of_its_tasks_is_revocable() {
 
 /// The supervisor recorded the exit before any signal reached the task.
 #[test]
-fn exit_before_preemption_is_told_as_it_was() {
+fn exit_before_preemption_is_own_end() {
     for (exit, state) in [(Exit::Code(0), TaskFinished), (Exit::Code(3), TaskFailed)] {
         for (kill_requested, is_preempted) in
             [(Some(false), false), (Some(true), true), (None, true)]
@@ -102,7 +102,7 @@ fn exit_before_preemption_is_told_as_it_was() {
 }
 
 #[test]
-fn an_executor_that_ended_before_its_eviction_was_not_evicted() {
+fn executor_ended_before_eviction_not_evicted() {
     let (mut simulation, container) = mixed();
     simulation.correct(correction(Action::Kill, EXECUTOR));
     simulation.end_recorded(&container, Exit::Code(0), Some(false));
@@ -113,7 +113,7 @@ fn an_executor_that_ended_before_its_eviction_was_not_evicted() {
 }
 
 #[test]
-fn a_custom_executor_is_left_alone_once_its_revocable_task_has_ended() {
+fn executor_without_revocable_task_stays() {
     let (mut simulation, _) = mixed();
     simulation.tells(status("b", TaskFinished, 3));
     simulation.resize(None);
@@ -131,7 +131,7 @@ fn a_custom_executor_is_left_alone_once_its_revocable_task_has_ended() {
 }
 
 #[test]
-fn a_custom_executor_evicted_before_it_subscribed_tells_of_it() {
+fn eviction_before_subscription_is_reported() {
     let mut simulation = Simulation::registered();
     let container = simulation.started_custom(custom_revocable("b"));
     simulation.correct(correction(Action::Kill, EXECUTOR));
@@ -146,7 +146,7 @@ fn a_custom_executor_evicted_before_it_subscribed_tells_of_it() {
 
 /// Regression: the kernel limited a regular task as if its cpus were revocable, for as long as the executor ran.
 #[test]
-fn a_task_whose_cpus_are_of_another_kind_than_its_executors_is_refused() {
+fn cpus_kind_must_match_executor() {
     let without_cpus = |mut task: pb::TaskInfo| {
         if let Some(executor) = &mut task.executor {
             executor.resources = vec![scalar("mem", 32.0)];
@@ -205,7 +205,7 @@ fn group() -> (Simulation, ContainerId) {
 }
 
 #[test]
-fn a_group_is_evicted_with_its_executor() {
+fn group_is_evicted_with_its_executor() {
     let (mut simulation, outer) = group();
     simulation.correct(correction(Action::Freeze, EXECUTOR));
     simulation.correct(correction(Action::Kill, EXECUTOR));
@@ -219,7 +219,7 @@ fn a_group_is_evicted_with_its_executor() {
 }
 
 #[test]
-fn the_eviction_of_a_custom_executor_is_told_as_one_over_a_restart_too() {
+fn executor_eviction_survives_restart() {
     let (mut simulation, container) = mixed();
     simulation.correct(correction(Action::Kill, EXECUTOR));
     simulation.killed.clear();
@@ -249,7 +249,7 @@ fn freezes(simulation: &mut Simulation, container: &ContainerId) -> Vec<bool> {
 /// Regression: an executor that was frozen while its last revocable task ended stayed frozen for ever with all its
 /// regular tasks.
 #[test]
-fn a_container_whose_last_revocable_task_ended_while_it_froze_goes_on() {
+fn container_thaws_without_revocable_tasks() {
     for crashes in [false, true] {
         let (mut simulation, container) = mixed();
         simulation.tells(status("b", TaskFinished, 3));
@@ -268,7 +268,7 @@ fn a_container_whose_last_revocable_task_ended_while_it_froze_goes_on() {
 
 /// Regression: an executor that never sent an update of a task could not be frozen.
 #[test]
-fn an_executor_is_frozen_whatever_it_has_told_of_the_tasks_that_it_was_given() {
+fn freeze_ignores_missing_task_updates() {
     let (mut simulation, container) = mixed();
     simulation.run_in_executor(custom_revocable_memory("c"), false);
     simulation.correct(correction(Action::Freeze, EXECUTOR));
@@ -282,7 +282,7 @@ fn an_executor_is_frozen_whatever_it_has_told_of_the_tasks_that_it_was_given() {
 }
 
 #[test]
-fn a_container_with_nothing_revocable_left_is_thawed_by_the_controller_too() {
+fn controller_thaws_container_without_revocable_tasks() {
     let (mut simulation, container) = mixed();
     simulation.tells(status("b", TaskFinished, 3));
     simulation.correct(correction(Action::Freeze, EXECUTOR));
@@ -297,7 +297,7 @@ fn a_container_with_nothing_revocable_left_is_thawed_by_the_controller_too() {
 
 /// Regression: a frozen executor received neither event, and was killed after a grace period that it could not use.
 #[test]
-fn a_frozen_executor_hears_of_kills_and_of_its_shutdown() {
+fn frozen_executor_gets_kills_and_shutdown() {
     let (mut simulation, container) = mixed();
     simulation.correct(correction(Action::Freeze, EXECUTOR));
     assert_eq!(freezes(&mut simulation, &container), [true]);
@@ -321,7 +321,7 @@ fn a_frozen_executor_hears_of_kills_and_of_its_shutdown() {
 /// Regression: an executor that saved its state in its grace period was the largest consumer, was frozen until the
 /// period ended, and was killed.
 #[test]
-fn what_is_ending_is_not_frozen() {
+fn ending_container_is_not_frozen() {
     let grace = Some(Duration::from_secs(30));
     let mut simulation = Simulation::registered();
     let container = simulation.running(oversubscribed("t", 1.0));
@@ -427,7 +427,7 @@ proptest! {
     /// For any corrections, ends and restarts: no regular container is killed or frozen, no other container than the
     /// named one is touched, and no regular task is reported as evicted.
     #[test]
-    fn no_correction_ever_reaches_a_regular_container(
+    fn corrections_never_touch_regular_containers(
         steps in prop::collection::vec(step(), 1..24),
     ) {
         let mut simulation = Simulation::registered();

@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
-fn a_running_task_goes_on_and_ends_normally() {
+fn running_task_survives_restart() {
     let (mut simulation, container) = Simulation::with_task();
     simulation.restart();
     assert!(simulation.take_updates().is_empty());
@@ -45,7 +45,7 @@ fn restart_before_containerizer_launch() {
 
 /// The folders of the launch were made, but nothing was begun.
 #[test]
-fn a_launch_that_was_only_prepared_is_told_as_none() {
+fn prepared_launch_is_reported_as_unbegun() {
     let (mut simulation, container) = Simulation::launching();
     simulation.end(&container, Exit::NeverBegun);
     let told = simulation.acknowledge_all();
@@ -55,7 +55,7 @@ fn a_launch_that_was_only_prepared_is_told_as_none() {
 }
 
 #[test]
-fn a_task_that_started_unheard_is_told_to_run() {
+fn unreported_start_becomes_running() {
     let (mut simulation, container) = Simulation::launching();
     // The task was executed, and the agent crashed before it learned of that.
     simulation.machine.insert(container.clone(), identity(1));
@@ -67,7 +67,7 @@ fn a_task_that_started_unheard_is_told_to_run() {
 
 /// The task was executed and has ended before the agent came back and learned of either.
 #[test]
-fn a_start_that_nobody_heard_of_is_told_before_the_end() {
+fn unreported_start_precedes_the_end() {
     let (mut simulation, container) = Simulation::launching();
     simulation.end(&container, Exit::Code(3));
     assert_eq!(
@@ -93,7 +93,7 @@ fn a_reboot_ends_every_task() {
 }
 
 #[test]
-fn unacknowledged_updates_are_told_again_and_acknowledged_ones_are_not() {
+fn only_unacknowledged_updates_are_resent() {
     let (mut simulation, container) = Simulation::launching();
     simulation.start(&container);
     let starting = simulation.take_updates().remove(0).status;
@@ -106,7 +106,7 @@ fn unacknowledged_updates_are_told_again_and_acknowledged_ones_are_not() {
 }
 
 #[test]
-fn a_terminal_update_survives_and_its_acknowledgement_forgets_the_task() {
+fn terminal_update_survives_until_acknowledged() {
     let (mut simulation, container) = Simulation::with_task();
     simulation.end(&container, Exit::Code(0));
     simulation.take_updates();
@@ -117,7 +117,7 @@ fn a_terminal_update_survives_and_its_acknowledgement_forgets_the_task() {
 }
 
 #[test]
-fn a_kill_goes_on_after_a_crash_with_what_is_left_of_its_grace() {
+fn kill_resumes_with_remaining_grace() {
     let (mut simulation, container) = Simulation::with_task();
     simulation.kill("t", Some(Duration::from_secs(10)));
     simulation.advance(Duration::from_secs(4));
@@ -146,7 +146,7 @@ fn the_completion_time_counts_over_crashes() {
 const CLOCK_CHANGES: [fn(Duration) -> Duration; 2] = [|unix| unix + HOUR, |unix| unix - HOUR];
 
 #[test]
-fn a_clock_set_while_the_agent_is_down_changes_no_grace() {
+fn clock_change_keeps_kill_grace() {
     for change in CLOCK_CHANGES {
         let (mut simulation, _) = Simulation::with_task();
         simulation.kill("t", Some(Duration::from_secs(10)));
@@ -158,7 +158,7 @@ fn a_clock_set_while_the_agent_is_down_changes_no_grace() {
 }
 
 #[test]
-fn a_clock_set_while_the_agent_is_down_changes_no_completion_time() {
+fn clock_change_keeps_completion_time() {
     for change in CLOCK_CHANGES {
         let mut simulation = Simulation::registered();
         let mut info = task("t");
@@ -210,7 +210,7 @@ fn recovering_twice_gives_the_same() {
 }
 
 #[test]
-fn nothing_is_seen_of_what_the_disk_lost() {
+fn lost_writes_had_no_effect() {
     let mut simulation = Simulation::registered();
     simulation.quick_disk = false;
     simulation.run(task("t"));
@@ -226,7 +226,7 @@ fn nothing_is_seen_of_what_the_disk_lost() {
 
 /// The signal had reached the task, but its record had not reached the disk: the supervisor's record shows it.
 #[test]
-fn a_kill_that_only_its_supervisor_recorded_is_told_as_one() {
+fn supervisor_recorded_kill_survives_restart() {
     for (exit, kill_requested, state) in [
         (Exit::Signal(15), Some(true), TaskKilled),
         (Exit::Signal(9), Some(true), TaskKilled),
@@ -250,7 +250,7 @@ fn a_kill_that_only_its_supervisor_recorded_is_told_as_one() {
 
 /// Regression: the agent was compared with its first registration, and could come back with less than its tasks used.
 #[test]
-fn an_agent_is_compared_with_what_a_master_took_last() {
+fn reconfiguration_compares_with_last_registration() {
     const GROWN: &str = "cpus:8;mem:1024;disk:100";
     let recorded = |simulation: &Simulation| {
         let record = simulation.image().agent.and_then(|agent| agent.record);
@@ -272,7 +272,7 @@ fn an_agent_is_compared_with_what_a_master_took_last() {
 
 /// The kill was written, no signal was sent, and the task ended by itself before the agent came back.
 #[test]
-fn a_task_that_no_kill_reached_is_told_to_have_ended_by_itself() {
+fn unsent_kill_leaves_own_exit() {
     for (exit, state) in [(Exit::Code(0), TaskFinished), (Exit::Code(3), TaskFailed)] {
         let (mut simulation, container) = Simulation::with_task();
         simulation.kill("t", None);
@@ -287,7 +287,7 @@ fn a_task_that_no_kill_reached_is_told_to_have_ended_by_itself() {
 /// The task was launched, but the agent crashed before it learned of that. The task was to be killed, and ran to its
 /// end instead.
 #[test]
-fn a_task_that_ran_is_never_told_killed_during_its_launch() {
+fn running_task_not_killed_during_launch() {
     let (mut simulation, container) = Simulation::launching();
     simulation.kill("t", None);
     simulation.unheard.push(container.clone());
@@ -300,7 +300,7 @@ fn a_task_that_ran_is_never_told_killed_during_its_launch() {
 }
 
 #[test]
-fn a_drain_goes_on_after_a_crash() {
+fn drain_resumes_after_crash() {
     use meseta_proto::meseta::v1 as wire;
     use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
     use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
@@ -331,7 +331,7 @@ fn a_drain_goes_on_after_a_crash() {
 }
 
 #[test]
-fn while_the_disk_is_full_no_task_is_taken_and_what_runs_is_told_of() {
+fn full_disk_refuses_tasks_sends_updates() {
     use crate::checkpoint::DiskCondition;
     let mut simulation = Simulation::registered();
     let container = simulation.running(task("t"));
@@ -349,7 +349,7 @@ fn while_the_disk_is_full_no_task_is_taken_and_what_runs_is_told_of() {
 /// An agent with `--recover=cleanup` is killed, and then an agent recovers its tasks: the tasks with a begun kill end
 /// as killed, and the agent continues.
 #[test]
-fn a_cleanup_that_was_cut_short_is_told_as_far_as_it_came() {
+fn interrupted_cleanup_reports_finished_kills() {
     let mut simulation = Simulation::registered();
     let [first, second] = ["first", "second"].map(|id| simulation.running(task(id)));
     simulation.step(Input::Stop { kill_tasks: true });
@@ -371,7 +371,7 @@ fn a_cleanup_that_was_cut_short_is_told_as_far_as_it_came() {
 
 /// From an executor whose stream broke before the acknowledgement, or from a malicious executor.
 #[test]
-fn a_task_that_has_ended_stays_so_whatever_its_executor_tells_later() {
+fn ended_task_ignores_later_executor_updates() {
     let (mut simulation, _) = Simulation::with_executor();
     simulation.tells(status("a", TaskFinished, 1));
     simulation.resize(None);

@@ -20,7 +20,7 @@ fn task_of(encoded: &[u8]) -> pb::Task {
 }
 
 #[test]
-fn the_first_attempt_is_made_at_once_and_pauses_come_after_failures() {
+fn first_attempt_is_immediate_retries_wait() {
     let mut simulation = Simulation::new();
     assert_eq!(simulation.connects(), 1);
     let mut pauses = Vec::new();
@@ -50,7 +50,7 @@ fn the_first_attempt_is_made_at_once_and_pauses_come_after_failures() {
 }
 
 #[test]
-fn an_agent_without_an_id_registers_and_one_with_an_id_comes_back() {
+fn agent_registers_or_reregisters_by_id() {
     let mut simulation = Simulation::new();
     simulation.link_up();
     assert!(
@@ -80,7 +80,7 @@ fn an_agent_without_an_id_registers_and_one_with_an_id_comes_back() {
 }
 
 #[test]
-fn a_terminal_task_is_told_until_it_is_acknowledged() {
+fn terminal_task_is_resent_until_acknowledged() {
     let (mut simulation, container) = Simulation::with_task();
     simulation.end(&container, crate::core::Exit::Code(0));
     simulation.link_down();
@@ -102,7 +102,7 @@ fn a_terminal_task_is_told_until_it_is_acknowledged() {
 }
 
 #[test]
-fn a_master_of_a_lower_epoch_is_not_obeyed() {
+fn lower_epoch_master_is_not_obeyed() {
     let mut simulation = Simulation::new();
     simulation.link_up();
     simulation.tell_with_epoch(5, registered());
@@ -124,7 +124,7 @@ fn a_master_of_a_lower_epoch_is_not_obeyed() {
 }
 
 #[test]
-fn a_master_whose_registry_was_lost_is_taken_once_the_old_one_is_forgotten() {
+fn new_registry_accepted_after_old_expires() {
     let mut simulation = Simulation::new();
     simulation.link_up();
     simulation.tell(registered());
@@ -201,7 +201,7 @@ fn kill_of_t() -> ToAgent {
 }
 
 #[test]
-fn no_lower_epoch_of_the_same_cluster_is_obeyed_after_a_restart_either() {
+fn lower_epoch_refused_after_restart() {
     let mut simulation = Simulation::new();
     simulation.link_up();
     assert_eq!(told_epoch(&simulation), None);
@@ -240,7 +240,7 @@ fn no_lower_epoch_of_the_same_cluster_is_obeyed_after_a_restart_either() {
 }
 
 #[test]
-fn a_refused_master_is_named_once_with_the_cure() {
+fn refused_master_is_logged_once() {
     let mut simulation = Simulation::new();
     simulation.link_up();
     simulation.tell_of(Some("a"), 5, registered_by("m5"));
@@ -256,7 +256,7 @@ fn a_refused_master_is_named_once_with_the_cure() {
 }
 
 #[test]
-fn an_epoch_is_written_once_and_before_anything_of_it_happens() {
+fn epoch_is_durable_before_its_effects() {
     let (mut simulation, container) = obeying_five();
     simulation.quick_disk = false;
     for sequence in 0..3 {
@@ -280,7 +280,7 @@ fn an_epoch_is_written_once_and_before_anything_of_it_happens() {
 
 /// The master may read the message long after it was written: meanwhile the agent must not obey a lower epoch.
 #[test]
-fn a_master_that_leads_is_obeyed_before_it_is_sent_anything() {
+fn leader_epoch_is_durable_before_sending() {
     let (mut simulation, container) = obeying_five();
     simulation.link_down();
     simulation.quick_disk = false;
@@ -302,7 +302,7 @@ fn a_master_that_leads_is_obeyed_before_it_is_sent_anything() {
 
 /// A hung disk must not make the next master consider the agent lost.
 #[test]
-fn a_registration_waits_thirty_seconds_for_an_epoch_and_no_longer() {
+fn registration_waits_thirty_seconds_for_epoch() {
     let (mut simulation, container) = obeying_five();
     simulation.link_down();
     simulation.quick_disk = false;
@@ -329,7 +329,7 @@ fn a_registration_waits_thirty_seconds_for_an_epoch_and_no_longer() {
 /// Regression: the larger description of a reconfigured agent was recorded only after its restart, so that the agent
 /// was considered lost.
 #[test]
-fn a_registration_does_not_wait_for_what_a_master_took_already() {
+fn registration_skips_already_accepted_writes() {
     let (mut simulation, _) = obeying_five();
     simulation.configured = "cpus:8;mem:1024;disk:100";
     simulation.crash(false);
@@ -345,7 +345,7 @@ fn a_registration_does_not_wait_for_what_a_master_took_already() {
 }
 
 #[test]
-fn a_registration_waits_for_all_that_is_more_than_an_epoch() {
+fn registration_waits_for_other_writes() {
     let (mut simulation, container) = obeying_five();
     simulation.link_down();
     simulation.quick_disk = false;
@@ -360,7 +360,7 @@ fn a_registration_waits_for_all_that_is_more_than_an_epoch() {
 }
 
 #[test]
-fn a_master_that_leads_with_less_is_told_what_was_obeyed() {
+fn lower_leader_gets_the_obeyed_epoch() {
     let mut simulation = Simulation::new();
     simulation.link_up();
     simulation.tell_of(Some("a"), 5, registered_by("m5"));
@@ -376,7 +376,7 @@ fn a_master_that_leads_with_less_is_told_what_was_obeyed() {
 
 /// A full disk delays launches and updates, but must not make the agent appear lost.
 #[test]
-fn signs_of_life_wait_for_no_disk() {
+fn heartbeats_wait_for_no_disk() {
     let mut simulation = Simulation::registered();
     simulation.quick_disk = false;
     simulation.run(task("t"));
@@ -393,7 +393,7 @@ fn signs_of_life_wait_for_no_disk() {
 
 /// An update that waits for a full disk is sent once, however long the disk takes.
 #[test]
-fn an_update_that_waits_for_the_disk_is_not_sent_again_and_again() {
+fn update_awaiting_disk_is_sent_once() {
     let (mut simulation, container) = Simulation::launching();
     simulation.quick_disk = false;
     simulation.start(&container);
@@ -406,7 +406,7 @@ fn an_update_that_waits_for_the_disk_is_not_sent_again_and_again() {
 }
 
 #[test]
-fn a_silent_master_is_given_up_and_a_pinging_one_is_not() {
+fn silent_master_is_given_up() {
     let mut simulation = Simulation::registered();
     for sequence in 0..20 {
         simulation.advance(Duration::from_secs(15));
@@ -425,7 +425,7 @@ fn a_silent_master_is_given_up_and_a_pinging_one_is_not() {
 }
 
 #[test]
-fn a_ping_that_takes_us_for_disconnected_makes_us_register_anew() {
+fn disconnected_ping_triggers_reregistration() {
     let mut simulation = Simulation::registered();
     let before = simulation.connects();
     simulation.tell(ToAgent::Ping(wire::Ping {
@@ -437,7 +437,7 @@ fn a_ping_that_takes_us_for_disconnected_makes_us_register_anew() {
 }
 
 #[test]
-fn a_master_that_never_answers_is_tried_anew() {
+fn unresponsive_master_is_retried() {
     let mut simulation = Simulation::new();
     simulation.link_up();
     let before = simulation.connects();
@@ -446,7 +446,7 @@ fn a_master_that_never_answers_is_tried_anew() {
 }
 
 #[test]
-fn another_id_than_ours_ends_the_agent_and_no_task() {
+fn different_id_ends_agent_not_tasks() {
     let (mut simulation, _) = Simulation::with_task();
     simulation.link_down();
     simulation.link_up();
@@ -465,7 +465,7 @@ fn another_id_than_ours_ends_the_agent_and_no_task() {
 }
 
 #[test]
-fn a_refusal_for_good_ends_the_agent_and_another_is_tried_later() {
+fn only_permanent_refusal_ends_agent() {
     let mut simulation = Simulation::new();
     simulation.link_up();
     let logged = logged(|| {
@@ -491,7 +491,7 @@ fn a_refusal_for_good_ends_the_agent_and_another_is_tried_later() {
 
 /// A master sends a shutdown to an agent that was marked gone, and refuses it right after.
 #[test]
-fn a_refusal_right_after_a_shutdown_does_not_end_the_agent_before_its_tasks() {
+fn refusal_after_shutdown_waits_for_tasks() {
     let (mut simulation, container) = Simulation::with_task();
     simulation.link_down();
     simulation.link_up();
@@ -520,7 +520,7 @@ fn a_refusal_right_after_a_shutdown_does_not_end_the_agent_before_its_tasks() {
 }
 
 #[test]
-fn tasks_that_never_arrived_are_answered_for() {
+fn undelivered_tasks_are_reconciled() {
     for (partition_aware, expected) in [(true, TaskDropped), (false, TaskLost)] {
         let mut simulation = Simulation::new();
         simulation.link_up();
@@ -549,7 +549,7 @@ fn orders_before_the_registration_are_dropped() {
 }
 
 #[test]
-fn what_is_too_much_for_one_frame_is_told_in_parts() {
+fn oversized_registration_is_split() {
     let mut simulation = Simulation::registered();
     for number in 0..3 {
         let mut task = task(&format!("t{number}"));
@@ -589,7 +589,7 @@ fn what_is_too_much_for_one_frame_is_told_in_parts() {
 /// Regression: the message waited for the disk together with the registration. The master got it as the first message,
 /// and refused the agent permanently.
 #[test]
-fn a_message_of_an_executor_is_dropped_while_the_agent_is_not_registered() {
+fn executor_message_dropped_while_unregistered() {
     let mut simulation = Simulation::registered();
     simulation.link_down();
     simulation.frames.clear();

@@ -66,7 +66,7 @@ impl Simulation {
 }
 
 #[test]
-fn a_task_is_kept_while_a_late_update_of_it_is_unacknowledged() {
+fn task_waits_for_late_acknowledgement() {
     let mut simulation = Simulation::registered();
     simulation.runs_large("a", 1);
     simulation.ends_large("a", 2);
@@ -88,7 +88,7 @@ fn a_task_is_kept_while_a_late_update_of_it_is_unacknowledged() {
 }
 
 #[test]
-fn an_id_that_is_used_again_keeps_what_is_written_of_the_later_task() {
+fn reused_id_keeps_later_records() {
     let mut simulation = Simulation::registered();
     simulation.runs_large("a", 1);
     simulation.ends_large("a", 2);
@@ -109,7 +109,7 @@ fn an_id_that_is_used_again_keeps_what_is_written_of_the_later_task() {
 }
 
 #[test]
-fn tasks_of_a_group_go_together_and_not_while_one_of_them_runs() {
+fn group_tasks_retire_together() {
     let mut simulation = Simulation::registered();
     let mut nested = Vec::new();
     for [one, two] in [["a", "b"], ["c", "d"]] {
@@ -149,7 +149,7 @@ fn tasks_of_a_group_go_together_and_not_while_one_of_them_runs() {
 
 /// The description of a framework may take a large part of the limit for shown state.
 #[test]
-fn frameworks_without_work_are_forgotten_while_they_take_too_much() {
+fn large_idle_frameworks_are_forgotten() {
     let mut simulation = Simulation::registered();
     let shown = |simulation: &Simulation| simulation.core.snapshot().completed_frameworks.len();
     simulation.framework_name = "x".repeat(512 << 10);
@@ -172,7 +172,7 @@ fn frameworks_without_work_are_forgotten_while_they_take_too_much() {
 
 /// The tasks end at once and return their resources, and the framework acknowledges none of their ends.
 #[test]
-fn a_framework_that_acknowledges_no_end_is_given_no_more_tasks() {
+fn unacknowledging_framework_gets_no_tasks() {
     let mut simulation = Simulation::registered();
     let sized = |id: String| pb::TaskInfo {
         labels: Some(label(100 << 10)),
@@ -210,7 +210,7 @@ fn a_framework_that_acknowledges_no_end_is_given_no_more_tasks() {
 }
 
 #[test]
-fn what_a_framework_that_is_gone_did_not_acknowledge_counts_no_more() {
+fn gone_frameworks_backlog_is_freed() {
     let mut simulation = Simulation::registered();
     for _ in 0..20 {
         let info = pb::TaskInfo {

@@ -25,7 +25,7 @@ impl Simulation {
 }
 
 #[test]
-fn a_shutdown_is_told_and_enforced_after_the_grace() {
+fn shutdown_is_enforced_after_grace() {
     let (mut simulation, container) = Simulation::with_executor();
     simulation.shut_executor_down();
     assert_eq!(kinds(&simulation.told(1)), [Type::Shutdown]);
@@ -39,7 +39,7 @@ fn a_shutdown_is_told_and_enforced_after_the_grace() {
 
 /// The executor ends its tasks and then itself, and its stream may have broken meanwhile.
 #[test]
-fn an_executor_that_comes_back_while_it_shuts_down_is_heard() {
+fn executor_returning_during_shutdown_is_heard() {
     for restarts in [false, true] {
         let (mut simulation, container) = Simulation::with_executor();
         simulation.shut_executor_down();
@@ -65,7 +65,7 @@ fn an_executor_that_comes_back_while_it_shuts_down_is_heard() {
 }
 
 #[test]
-fn an_executor_that_shuts_down_keeps_its_grace_over_a_restart_and_holds_no_registration_up() {
+fn shutdown_grace_survives_restart() {
     let (mut simulation, container) = Simulation::with_executor();
     simulation.shut_executor_down();
     simulation.advance(SECOND);

@@ -76,7 +76,7 @@ fn keep_alive(simulation: &mut Simulation, mut time: Duration) {
 }
 
 #[test]
-fn retries_begin_anew_when_the_master_is_back() {
+fn retries_restart_when_master_returns() {
     let mut simulation = Simulation::with_started_task();
     simulation.advance(Duration::from_secs(31));
     assert_eq!(states(&simulation.take_updates()).len(), 3);
@@ -167,7 +167,7 @@ fn duplicate_update_before_ack() {
 }
 
 #[test]
-fn what_checks_tell_is_bounded_in_bytes_and_all_else_is_taken() {
+fn only_check_updates_are_bounded() {
     const BYTES_MAX: usize = 64 << 10;
     let mut updates = StatusUpdates::new(BYTES_MAX);
     let of_check = |uuid: u8| pb::TaskStatus {
@@ -227,7 +227,7 @@ fn duplicate_terminal_update_after_ack() {
 }
 
 #[test]
-fn a_scheduler_that_took_over_is_told_again() {
+fn new_scheduler_gets_updates_again() {
     use meseta_proto::meseta::v1 as wire;
     let mut simulation = Simulation::with_started_task();
     simulation.take_updates();
@@ -239,7 +239,7 @@ fn a_scheduler_that_took_over_is_told_again() {
 }
 
 #[tokio::test]
-async fn an_update_takes_room_until_it_is_acknowledged_or_forgotten() {
+async fn update_holds_permit_until_acknowledged() {
     let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
     let take = async || -> Arc<Permit> {
         let taken = semaphore.take("f", "executor", 8 << 20).await;
@@ -269,7 +269,7 @@ async fn an_update_takes_room_until_it_is_acknowledged_or_forgotten() {
 
 /// Every task of the framework is refused; the framework reads the updates and acknowledges nothing.
 #[test]
-fn of_a_framework_that_acknowledges_nothing_so_many_refusals_are_kept() {
+fn unacknowledged_refusals_are_bounded() {
     let mut simulation = Simulation::registered();
     let refused = |number: usize| {
         let mut info = task(&format!("t{number}"));
@@ -302,7 +302,7 @@ fn of_a_framework_that_acknowledges_nothing_so_many_refusals_are_kept() {
 }
 
 #[test]
-fn what_a_refusal_quotes_is_cut() {
+fn quotes_in_refusals_are_truncated() {
     let mut simulation = Simulation::registered();
     let mut info = task("t");
     info.agent_id.value = "é".repeat(1 << 20);
@@ -313,7 +313,7 @@ fn what_a_refusal_quotes_is_cut() {
 
 /// An executor sends updates like those of a check, and its framework acknowledges nothing.
 #[test]
-fn what_executors_tell_takes_none_of_the_room_of_checks() {
+fn executor_updates_spare_check_room() {
     let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
     let permit = semaphore.try_take("f", "executor", 60 << 10);
     let mut updates = StatusUpdates::new(64 << 10);

@@ -139,7 +139,7 @@ impl Asked {
 }
 
 #[tokio::test]
-async fn a_plug_in_that_comes_goes_and_comes_back() {
+async fn plugin_may_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("plugin.sock");
     let mut asked = Asked::at(&socket);
@@ -165,7 +165,7 @@ async fn a_plug_in_that_comes_goes_and_comes_back() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_is_given_up_and_asked_again() {
+async fn hung_plugin_is_asked_again() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("plugin.sock");
     let _serving = serve(&socket, Manner::Hangs);

@@ -74,7 +74,7 @@ mod tests {
 
     /// Regression: the wait had no end while the disk made progress for others.
     #[tokio::test(start_paused = true)]
-    async fn no_wait_for_a_disk_that_goes_on_is_longer_than_a_limit() {
+    async fn disk_wait_has_an_upper_limit() {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(&dir.path().join("w"));
         let disk = dir.path().join("disk");

@@ -139,7 +139,7 @@ fn source(step: &MountStep) -> (PathBuf, bool) {
 }
 
 #[test]
-fn a_volume_is_mounted_at_its_place() {
+fn volume_is_mounted_at_its_path() {
     let fixture = Fixture::new();
     let mut plan = fixture.plan(Vec::new());
     plan.volumes = vec![
@@ -170,7 +170,7 @@ fn without_mounts_a_link_stands_in() {
 }
 
 #[test]
-fn what_is_shared_by_a_group_is_found_where_it_lies() {
+fn shared_volume_of_group_is_found() {
     let fixture = Fixture::new();
     let mut plan = fixture.plan(vec![
         sandbox_volume(sandbox_path::Type::Parent, "data", "one"),
@@ -194,7 +194,7 @@ fn what_is_shared_by_a_group_is_found_where_it_lies() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_volumes_are_refused() {
     let fixture = Fixture::new();
     let long = "b/".repeat(2_048);
     let parent = |path, at| sandbox_volume(sandbox_path::Type::Parent, path, at);
@@ -281,7 +281,7 @@ fn host_volume(path: &Path, at: &str) -> pb::Volume {
 }
 
 #[test]
-fn what_of_the_machine_is_shown_is_the_operators_to_say() {
+fn host_paths_need_operator_permission() {
     let mut fixture = Fixture::new();
     let machine = tempfile::tempdir().expect("a directory");
     let machine = machine.path().canonicalize().expect("there");
@@ -347,7 +347,7 @@ fn links_in_a_sandbox_lead_nowhere() {
 /// Regression: hundreds of thousands of volumes were compared pairwise while they held one of the few permits to
 /// launch.
 #[test]
-fn more_volumes_than_a_container_needs_are_refused_at_once() {
+fn excess_volumes_are_refused_at_once() {
     let fixture = Fixture::new();
     let volumes = |count: usize| {
         let paths = (0..count).map(|number| format!("v{number}"));
@@ -367,7 +367,7 @@ fn more_volumes_than_a_container_needs_are_refused_at_once() {
 
 /// A running container may have as many persistent volumes as its agent.
 #[test]
-fn volumes_side_by_side_are_placed_without_comparing_each_with_each() {
+fn volume_order_avoids_pairwise_comparison() {
     let fixture = Fixture::new();
     let context = fixture.context(&fixture.plan(Vec::new()), true);
     let volume = |number: usize| Volume {

@@ -141,7 +141,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_certificate_that_ends_soon_is_named() {
+    fn expiring_certificate_is_named() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("cert.pem");
         std::fs::write(&path, ending(2026).0).expect("written");

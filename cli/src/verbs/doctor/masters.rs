@@ -278,13 +278,13 @@ mod tests {
     }
 
     #[test]
-    fn a_master_that_is_well_has_nothing_to_mend() {
+    fn healthy_master_has_no_finding() {
         assert_eq!(worst(&answered(Some("0.3.0"), true, 0)).0, Severity::Fine);
         assert_eq!(worst(&answered(Some("0.4.9"), false, 5)).0, Severity::Fine);
     }
 
     #[test]
-    fn each_trouble_on_the_way_says_what_to_do() {
+    fn each_connection_fault_names_its_remedy() {
         let not_trusted = Answer::NotTrusted {
             why: "invalid peer certificate: UnknownIssuer".to_owned(),
             hint: "--ca names the authority",
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_differ_by_what_neither_the_way_nor_the_precision_accounts_for() {
+    fn clock_skew_excludes_delay_and_rounding() {
         let at = |seconds: u64| UNIX_EPOCH + Duration::from_secs(seconds);
         let skew = |told: u64| Skew::between(at(told), at(100), at(102));
         for told in 99..=102 {
@@ -361,7 +361,7 @@ mod tests {
 
     /// Regression: only the master's own metric and log showed the end of its certificate.
     #[tokio::test]
-    async fn the_certificate_that_a_master_shows_is_seen_believed_or_not() {
+    async fn untrusted_server_certificate_is_still_seen() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().expect("a folder");
         let own = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_read_with_its_date_and_with_what_keeps_the_master_from_acting() {
+    fn page_includes_date_and_suspension() {
         let reply = |status: StatusCode, body: &'static str| Reply {
             status,
             headers: HeaderMap::from_iter([(

@@ -298,7 +298,7 @@ mod tests {
 
     /// Regression: the certificate for etcd expired unnoticed, and all masters stopped with it.
     #[test]
-    fn certificates_of_masters_and_schedulers_are_looked_at() {
+    fn master_and_scheduler_certificates_are_checked() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("daemon.toml");
         for (daemon, registry) in [
@@ -337,7 +337,7 @@ mod tests {
 
     /// Regression: values that an agent accepted in the same environment were refused.
     #[test]
-    fn masters_may_be_in_a_file_as_those_of_agents() {
+    fn masters_may_come_from_a_file() {
         use clap::Parser as _;
         #[derive(clap::Parser)]
         struct Cli {
@@ -364,7 +364,7 @@ mod tests {
 
     /// Regression: an ordinary user was asked to correct, or to remove, a sound file.
     #[test]
-    fn what_may_not_be_read_is_nobodys_mistake() {
+    fn unreadable_file_suggests_running_as_root() {
         let config = Path::new("/etc/meseta/master.toml");
         let flag = "rate_limits".to_owned();
         let path = PathBuf::from("/etc/meseta/master/limits.json");
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_configuration_is_said_once_and_in_a_line() {
+    fn configuration_fault_is_one_line_once() {
         let dir = tempfile::tempdir().expect("a folder");
         let config = dir.path().join("master.toml");
         std::fs::write(&config, "ip = \"m.example\"\n").expect("written");
@@ -392,7 +392,7 @@ mod tests {
 
     /// The certificate may belong to a daemon that has moved to another machine.
     #[test]
-    fn an_ended_certificate_of_another_daemon_names_its_configuration() {
+    fn expired_foreign_certificate_names_its_configuration() {
         let dir = tempfile::tempdir().expect("a folder");
         let (config, shown) = (dir.path().join("master.toml"), dir.path().join("c.pem"));
         let (pem, key) = certificates::tests::ending(2022);

@@ -308,7 +308,7 @@ mod tests {
 
     /// Regression: each of these counted as no problem, but neither verbs nor the agent could do anything.
     #[test]
-    fn who_a_master_does_not_accept_is_told_what_to_give() {
+    fn rejected_agent_names_missing_credential() {
         let identity = ClientIdentity::default();
         let (agent, client) = (Asker::Agent(&identity), Asker::Client(None));
         let credential = secret_file("node secret");
@@ -383,7 +383,7 @@ mod tests {
 
     /// Regression: the findings named only the silent master, and not that the others follow no leader.
     #[test]
-    fn masters_of_which_none_leads_are_a_problem() {
+    fn masters_without_leader_are_a_problem() {
         let nobody = || Answer::Nobody("No master leads at the moment".to_owned());
         let severity = |answers: &[Answer]| {
             let found = evaluate_leader("a,b", answers)?;
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_master_is_asked_as_the_agent_would_be_seen() {
+    async fn master_is_queried_as_the_agent() {
         let credential = secret_file("node secret");
         let path = Some(credential.path().to_owned());
         let identity = ClientIdentity::new(None, None, path).expect("read");

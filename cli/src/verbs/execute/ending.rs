@@ -259,7 +259,7 @@ mod tests {
     /// Regression: the command gave up after 15 seconds, and left its task to a master that would have kept both for ten
     /// minutes.
     #[test]
-    fn a_leader_is_looked_for_as_long_as_the_next_one_keeps_the_framework() {
+    fn leader_search_lasts_for_failover_timeout() {
         let patience = Patience::default();
         let mut search = Search::begin(patience, false, anyhow!("the master ended the stream"));
         let begun = search.begun;
@@ -296,7 +296,7 @@ mod tests {
 
     /// Regression: the text said that the next master ends a task whose framework is kept for a week.
     #[test]
-    fn a_detached_task_is_not_said_to_end_with_its_master() {
+    fn detached_task_is_not_announced_ended() {
         assert_eq!(
             left("t", "f", true),
             "task t may run on: `meseta teardown f` ends it"
@@ -310,7 +310,7 @@ mod tests {
 
     /// Regression: leaving "at once" took 15 seconds if the master was suspended.
     #[tokio::test]
-    async fn a_command_that_leaves_at_once_does_not_wait_for_a_teardown() {
+    async fn immediate_exit_skips_the_teardown() {
         let patience = Patience {
             teardown: Duration::from_secs(3600),
             leaving: Duration::from_millis(50),
@@ -336,7 +336,7 @@ mod tests {
 
     /// Regression: the rest of a task's gigabytes of output was copied to its end, despite all interrupts.
     #[tokio::test]
-    async fn a_signal_is_heard_while_the_rest_of_the_output_is_copied() {
+    async fn signal_is_handled_during_output_copy() {
         let mut ends = signalled(SignalKind::user_defined1(), Signal::USR1).await;
         let mut reads = 0;
         while ends.unless_signalled(async { reads += 1 }).await.is_some() {}
@@ -347,7 +347,7 @@ mod tests {
 
     /// Regression: after a signal during the last copy of the output, the framework was not ended at all.
     #[tokio::test]
-    async fn a_signal_of_before_leaves_time_to_end_the_framework() {
+    async fn earlier_signal_still_allows_teardown() {
         let mut ends = signalled(SignalKind::user_defined2(), Signal::USR2).await;
         let mut is_ended = false;
         let teardown = async {

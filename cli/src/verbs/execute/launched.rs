@@ -135,7 +135,7 @@ mod tests {
 
     /// Regression: bytes read from stdout were dropped if the agent did not answer for stderr.
     #[tokio::test]
-    async fn no_output_is_lost_where_the_agent_goes_between_two_reads() {
+    async fn no_output_is_lost_between_reads() {
         let mut is_away = true;
         let mut task = task_at(move |read| {
             if read.path.ends_with("/stderr") && std::mem::take(&mut is_away) {
@@ -157,7 +157,7 @@ mod tests {
 
     /// Regression: with a full disk the command exited with 0, since the next look found nothing new and hid the error.
     #[tokio::test]
-    async fn output_that_could_not_be_written_is_not_whole() {
+    async fn failed_write_makes_output_incomplete() {
         let mut task = task_at(|read| match read.path.rsplit('/').next() {
             Some("stdout" | "stderr") => Ok(rest_of("a word", read)),
             _ => Err(404),

@@ -241,7 +241,7 @@ mod tests {
 
     /// Regression: a stopped scheduler kept the verbs from the leader.
     #[test]
-    fn a_scheduler_that_stands_still_is_left_for_the_next_by_what_only_reads() {
+    fn reads_leave_a_stalled_scheduler() {
         let still = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = still.local_addr().expect("its address");
         let (next, _asked) = canned::server_with(&[("GET /v1/jobs", 200, json!({"jobs": []}))]);
@@ -263,7 +263,7 @@ mod tests {
 
     /// Regression: instances beyond the first page were unknown to `job logs` and `job exec`.
     #[test]
-    fn a_large_job_is_read_to_its_end() {
+    fn large_job_is_read_completely() {
         let task = |index: u32| json!({ "id": format!("web.{index}"), "index": index });
         let (address, asked) = canned::server_with(&[
             (
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_in_the_schedulers_words() {
+    fn refusal_uses_the_scheduler_message() {
         let reply = Reply {
             status: StatusCode::NOT_FOUND,
             headers: http::HeaderMap::new(),
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn schedulers_are_a_list_and_send_on_without_a_scheme() {
+    fn scheduler_list_and_redirects_get_schemes() {
         let bases: Vec<_> = "a, https://b:1,c:5/,::1,[::1]:7"
             .split(',')
             .map(base_of)

@@ -8,7 +8,7 @@ use super::follow::{Ending, Progress, last_failure};
 use super::{release, show, task};
 
 #[test]
-fn a_request_says_what_the_api_expects() {
+fn request_matches_the_api() {
     let (address, asked) = scheduler_with(&[
         ("GET /v1/jobs/web", 200, json!({"name": "web"})),
         ("POST /v1/jobs/web/scale", 200, json!({})),
@@ -32,7 +32,7 @@ fn a_request_says_what_the_api_expects() {
 }
 
 #[test]
-fn a_scheduler_that_does_not_lead_is_left_for_the_one_that_does() {
+fn follower_is_left_for_the_leader() {
     let (leader, _asked) = scheduler_with(&[("GET /v1/jobs", 200, json!({"jobs": []}))]);
     let to_leader = json!({"location": format!("http://{leader}/v1/jobs")});
     let (follower, _also) = scheduler_with(&[("GET /v1/jobs", 307, to_leader)]);
@@ -50,7 +50,7 @@ fn a_scheduler_that_does_not_lead_is_left_for_the_one_that_does() {
 }
 
 #[test]
-fn a_refusal_is_told_with_its_cure() {
+fn refusal_names_its_remedy() {
     let errors = json!({"errors": [{"line": 1, "column": 2, "message": "role a is not yours", "cure": "ask its owner"}]});
     let (address, _asked) = scheduler_with(&[("POST /v1/jobs", 400, errors)]);
     let scheduler = Scheduler::at(&address).expect("a scheduler");
@@ -69,7 +69,7 @@ fn service(state: &str, version: u64, running: u64) -> Value {
 }
 
 #[test]
-fn a_job_is_followed_until_its_version_is_healthy() {
+fn job_is_followed_until_healthy() {
     let mut progress = Progress::new(2);
     let mut waiting = service("pending", 2, 0);
     waiting["why"] = json!("short of cpus:1");
@@ -101,7 +101,7 @@ fn a_job_is_followed_until_its_version_is_healthy() {
 }
 
 #[test]
-fn a_version_that_is_reverted_ends_badly() {
+fn reverted_version_ends_badly() {
     let mut progress = Progress::new(2);
     assert_eq!(progress.observe(&service("updating", 2, 3)).1, None);
     assert_eq!(progress.observe(&service("reverting", 2, 3)).1, None);
@@ -144,7 +144,7 @@ fn run_prints_reason_of_rollback() {
 }
 
 #[test]
-fn a_batch_ends_with_its_last_task() {
+fn batch_ends_with_last_task() {
     let batch = |state: &str, succeeded: u64| {
         json!({"name": "sum", "kind": "batch", "state": state, "version": 1, "count": 9,
                "succeeded": succeeded, "running": 1, "pending": 2, "failed": 1})
@@ -167,7 +167,7 @@ fn a_batch_ends_with_its_last_task() {
 
 /// Regression: only the history had the reason, and a batch did not show it.
 #[test]
-fn a_failure_is_told_with_its_reason() {
+fn failure_names_its_reason() {
     let event = |task: Value, text: &str| json!({"task_id": task, "text": text});
     let events = [
         event("sum.1.0.0.1".into(), "failed (exit 1)"),
@@ -183,7 +183,7 @@ fn a_failure_is_told_with_its_reason() {
 
 /// Regression: the command repeated its request for half a minute.
 #[test]
-fn a_job_that_was_seen_is_gone_after_some_answers_that_it_is_not_there() {
+fn repeated_missing_answers_mean_job_gone() {
     let mut progress = Progress::new(1);
     let gone = |progress: &mut Progress| (0..20).position(|_| progress.gone("sum").is_some());
     assert_eq!(gone(&mut progress), Some(10));
@@ -197,7 +197,7 @@ fn a_job_that_was_seen_is_gone_after_some_answers_that_it_is_not_there() {
 }
 
 #[test]
-fn the_task_that_is_meant_is_found() {
+fn requested_task_is_found() {
     let job = json!({"name": "web", "why": "nothing", "tasks": [
         {"task_id": "old", "index": 0, "state": "TASK_FAILED", "since": 1.0},
         {"task_id": "b", "index": 1, "state": "TASK_RUNNING", "since": 2.0},
@@ -225,7 +225,7 @@ fn the_task_that_is_meant_is_found() {
 
 /// Regression: the alert for failed jobs names `meseta job logs`, which knew no ended task.
 #[test]
-fn the_output_of_a_task_that_has_ended_is_found_by_the_history_of_its_job() {
+fn ended_task_output_uses_history() {
     let job = json!({"name": "nightly.x", "why": "", "tasks": []});
     let event = |task: &str| json!({"text": "failed", "task_id": task});
     let events = json!({"events": [
@@ -265,7 +265,7 @@ fn a_plan_is_told_in_lines() {
 }
 
 #[test]
-fn messages_of_healthy_tasks_are_no_trouble() {
+fn healthy_task_message_is_no_trouble() {
     let task = |state: &str, is_healthy: bool, message: &str| json!({"state": state, "healthy": is_healthy, "message": message});
     let known = "Reconciliation: Latest task state";
     assert!(!show::is_trouble(&task("TASK_RUNNING", true, known)));
@@ -284,7 +284,7 @@ fn messages_of_healthy_tasks_are_no_trouble() {
 
 /// Regression: the earlier instances still ran when the update was given up, and the command waited for ever for version 2.
 #[test]
-fn going_back_may_be_over_between_two_looks() {
+fn missed_revert_is_still_noticed() {
     let job = |version: u64, state: &str| json!({"name": "web", "kind": "service", "version": version, "state": state});
     let mut progress = Progress::new(2);
     assert_eq!(progress.observe(&job(2, "updating")).1, None);
@@ -307,7 +307,7 @@ fn going_back_may_be_over_between_two_looks() {
 
 /// Regression: the command waited without any output.
 #[test]
-fn an_update_that_waits_to_be_promoted_says_so() {
+fn update_awaiting_promotion_is_reported() {
     let job = json!({"name": "web", "kind": "service", "version": 2, "state": "updating", "update": {"state": "canary"}});
     let (told, ending) = Progress::new(2).observe(&job);
     assert_eq!(ending, None);
@@ -315,7 +315,7 @@ fn an_update_that_waits_to_be_promoted_says_so() {
 }
 
 #[test]
-fn the_volume_that_is_released_is_the_one_that_was_named_or_shown() {
+fn released_volume_is_named_or_shown() {
     let volumes = json!([
         {"index": 0, "volume_id": "v0", "hostname": "h"},
         {"index": 1, "volume_id": "v1", "hostname": "h"},
@@ -347,7 +347,7 @@ fn the_volume_that_is_released_is_the_one_that_was_named_or_shown() {
 
 /// Regression: the first job stayed when the second was refused, without any message.
 #[test]
-fn run_submits_all_jobs_of_a_file_at_once() {
+fn run_submits_all_jobs_together() {
     let specs = meseta_jobs::file::all_from_text(
         "[[jobs]]\nname = \"a\"\n[jobs.task]\ncommand = \"true\"\n[[jobs]]\nname = \"b\"\n[jobs.task]\ncommand = \"true\"\n",
     )
@@ -378,7 +378,7 @@ fn run_submits_all_jobs_of_a_file_at_once() {
 
 /// The exit codes are those of Nomad's `plan`.
 #[test]
-fn plan_ends_with_what_it_found() {
+fn plan_exit_code_shows_its_findings() {
     let plan = |fits: u64, wants: u64, changes: &[&str]| {
         super::plan_code(&json!({ "fits": fits, "wants": wants, "changes": changes }))
     };
@@ -390,7 +390,7 @@ fn plan_ends_with_what_it_found() {
 }
 
 #[test]
-fn run_gives_up_after_its_timeout_with_the_last_reason() {
+fn run_timeout_names_the_last_reason() {
     let job = json!({
         "name": "web", "kind": "service", "version": 1, "state": "pending", "count": 1, "why": "a task waits",
         "last_failure": { "task_id": "web.1.0.0.1", "text": "Command exited with status 3", "failures": 2, "time": 1 },

@@ -40,7 +40,7 @@ fn remembered(authenticator: &Authenticator) -> usize {
 }
 
 #[tokio::test]
-async fn the_right_secret_is_remembered_and_a_wrong_one_is_not() {
+async fn only_right_secret_is_remembered() {
     let authenticator = authenticator();
     for (principal, secret, outcome, known) in [
         ("ada", "wonder", CheckOutcome::Known, 1),
@@ -113,7 +113,7 @@ async fn all(
 
 /// Simulates a panic of the thread that checks the claim.
 #[tokio::test]
-async fn a_claim_that_was_given_up_is_looked_at_anew() {
+async fn abandoned_claim_is_checked_again() {
     let authenticator = authenticator();
     let ada = claim("ada", "wonder");
     let fingerprint = fingerprint(&authenticator.0.key, &ada);
@@ -136,7 +136,7 @@ async fn a_claim_that_was_given_up_is_looked_at_anew() {
 
 // The clock stands still during hashing, however long it takes.
 #[tokio::test(start_paused = true)]
-async fn guesses_are_counted_before_they_are_hashed() {
+async fn guesses_are_counted_before_hashing() {
     let authenticator = Authenticator::new(
         people(&[
             ("ada", "wonder", 1),
@@ -176,7 +176,7 @@ async fn guesses_are_counted_before_they_are_hashed() {
 
 /// Guesses from more sources than there are turns to wait for.
 #[tokio::test]
-async fn a_right_secret_does_not_wait_for_guesses_from_many_sources() {
+async fn right_secret_overtakes_guesses_from_many() {
     for have_guessed in [false, true] {
         let authenticator = authenticator();
         let (told, mut outcomes) = tokio::sync::mpsc::channel(320);
@@ -223,7 +223,7 @@ async fn a_right_secret_does_not_wait_for_guesses_from_many_sources() {
 }
 
 #[tokio::test]
-async fn the_order_of_claims_is_that_of_what_is_known_of_their_sources() {
+async fn claims_are_ranked_by_their_source() {
     let authenticator = authenticator();
     let attempt = |principal, address, fingerprint| Attempt {
         claim: claim("ada", "wonder"),
@@ -267,7 +267,7 @@ async fn many_right_secrets_come_at_once() {
 }
 
 #[tokio::test]
-async fn a_wrong_secret_that_is_given_again_costs_nothing_and_limits_nobody() {
+async fn repeated_wrong_secret_costs_nothing() {
     let authenticator = authenticator();
     let here = network("10.0.0.1");
     let wrong = claim("ada", "old");
@@ -281,7 +281,7 @@ async fn a_wrong_secret_that_is_given_again_costs_nothing_and_limits_nobody() {
 
 /// Compares the shortest of several tries, with more tries where other work on the machine has slowed all of them.
 #[tokio::test]
-async fn a_name_that_is_not_there_takes_as_long_as_a_wrong_secret() {
+async fn unknown_name_takes_equally_long() {
     const TRIES: u32 = 16;
     const TRIES_MAX: u32 = 20 * TRIES;
     let authenticator = authenticator();

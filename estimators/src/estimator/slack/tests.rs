@@ -130,7 +130,7 @@ fn every_parameter_is_read() {
 }
 
 #[test]
-fn unknown_parameters_are_refused_and_the_near_one_is_named() {
+fn unknown_parameter_error_suggests_nearest_name() {
     let parameters = [("cpu_percentil", "0.9")].into_iter().collect();
     let error = SlackConfig::read(&parameters).unwrap_err().to_string();
     assert!(
@@ -154,7 +154,7 @@ fn unknown_parameters_are_refused_and_the_near_one_is_named() {
 }
 
 #[test]
-fn new_executors_count_at_their_limit_then_what_they_do_not_use_is_oversubscribed() {
+fn new_executor_counts_at_its_limit() {
     let mut node = Node::new(8, &[4.0]);
     let mut slack = slack(&[]);
     let young = run(&mut node, &mut slack, 290, &[0.5]);
@@ -171,7 +171,7 @@ fn new_executors_count_at_their_limit_then_what_they_do_not_use_is_oversubscribe
 }
 
 #[test]
-fn in_its_first_period_the_highest_so_far_is_the_profile() {
+fn first_period_profile_is_running_maximum() {
     let mut node = Node::new(8, &[4.0]);
     let mut slack = slack(&[("min_age", "20secs"), ("min_samples", "4")]);
     run(&mut node, &mut slack, 40, &[2.0]);
@@ -181,7 +181,7 @@ fn in_its_first_period_the_highest_so_far_is_the_profile() {
 }
 
 #[test]
-fn what_wakes_up_is_given_back_at_once_and_what_sleeps_is_oversubscribed_slowly() {
+fn active_capacity_returns_before_idle_grows() {
     let mut node = Node::new(8, &[4.0]);
     let mut slack = slack(&[("fold", "10secs"), ("cpu_half_life", "1mins")]);
     run(&mut node, &mut slack, 900, &[0.5]);
@@ -214,7 +214,7 @@ fn revocable_allocations_are_not_offered_twice() {
 }
 
 #[test]
-fn the_regular_part_of_a_revocable_container_is_kept_free() {
+fn regular_part_of_revocable_stays_free() {
     let mut node = Node::new(10, &[4.0]);
     node.add("batch", "b", &(resources("cpus:6") + revocable_cpus("1")));
     let estimate = run(&mut node, &mut slack(&[]), 3600, &[0.0, 0.0]);
@@ -224,7 +224,7 @@ fn the_regular_part_of_a_revocable_container_is_kept_free() {
 }
 
 #[test]
-fn the_gate_closes_at_once_and_opens_slowly() {
+fn gate_closes_at_once_opens_slowly() {
     let mut node = Node::new(8, &[4.0]);
     let mut slack = slack(&[]);
     let before = cpus(&run(&mut node, &mut slack, 900, &[0.5]));
@@ -269,7 +269,7 @@ fn a_repeated_sample_changes_nothing() {
 }
 
 #[test]
-fn an_executor_that_cannot_be_read_for_long_counts_at_its_limit() {
+fn long_unreadable_executor_counts_at_limit() {
     let mut node = Node::new(8, &[4.0]);
     let mut slack = slack(&[]);
     let before = cpus(&run(&mut node, &mut slack, 900, &[0.5]));
@@ -286,7 +286,7 @@ fn an_executor_that_cannot_be_read_for_long_counts_at_its_limit() {
 /// Regression: while the agent fetched files for one executor, nothing more was oversubscribed, though the executor counts at
 /// its limit.
 #[test]
-fn one_that_has_not_begun_counts_at_its_limit_and_holds_nothing_else_back() {
+fn unstarted_executor_counts_at_limit_only() {
     let mut node = Node::new(12, &[4.0]);
     let mut slack = slack(&[]);
     run(&mut node, &mut slack, 300, &[0.5]);
@@ -304,7 +304,7 @@ fn one_that_has_not_begun_counts_at_its_limit_and_holds_nothing_else_back() {
 }
 
 #[test]
-fn what_cannot_be_read_for_long_counts_at_its_limit_in_what_is_used_now_too() {
+fn unreadable_executor_raises_current_use() {
     let mut node = Node::new(12, &[4.0, 4.0]);
     let mut slack = slack(&[]);
     run(&mut node, &mut slack, 900, &[0.5, 0.5]);
@@ -317,7 +317,7 @@ fn what_cannot_be_read_for_long_counts_at_its_limit_in_what_is_used_now_too() {
 }
 
 #[test]
-fn without_the_use_of_the_host_nothing_more_is_oversubscribed() {
+fn unknown_host_usage_stops_growth() {
     let mut node = Node::new(8, &[4.0]);
     node.sample.host.cpu_time = None;
     let blind = run(&mut node, &mut slack(&[]), 1800, &[0.5]);
@@ -329,7 +329,7 @@ fn without_the_use_of_the_host_nothing_more_is_oversubscribed() {
 }
 
 #[test]
-fn memory_is_oversubscribed_only_when_asked_for() {
+fn memory_is_oversubscribed_only_on_request() {
     let mut node = Node::new(8, &[4.0]);
     node.sample.total = resources("cpus:8;mem:10240");
     node.sample.containers[0].allocated = resources("cpus:4;mem:8192");
@@ -347,7 +347,7 @@ fn memory_is_oversubscribed_only_when_asked_for() {
 }
 
 #[test]
-fn unused_reservations_are_oversubscribed_only_when_asked_for() {
+fn reservations_are_oversubscribed_only_on_request() {
     let mut node = Node::new(10, &[2.0]);
     node.sample.total = resources("cpus:6;cpus(ads):4;mem:1024");
     let without = cpus(&run(&mut node.clone(), &mut slack(&[]), 1800, &[1.0]));
@@ -357,7 +357,7 @@ fn unused_reservations_are_oversubscribed_only_when_asked_for() {
 }
 
 #[test]
-fn a_limit_above_the_request_is_what_a_new_executor_counts_at() {
+fn new_executor_counts_at_raised_limit() {
     let mut node = Node::new(10, &[2.0, 4.0]);
     node.sample.containers[0].cpus_limit = Some(f64::INFINITY);
     let mut slack = slack(&[]);
@@ -366,7 +366,7 @@ fn a_limit_above_the_request_is_what_a_new_executor_counts_at() {
 }
 
 #[test]
-fn a_checkpoint_carries_the_histories_to_another_clock() {
+fn checkpoint_moves_histories_to_another_clock() {
     let mut node = Node::new(8, &[4.0]);
     let mut before = slack(&[]);
     let learned = run(&mut node, &mut before, 3600, &[2.0]);
@@ -423,7 +423,7 @@ fn run_bursts(node: &mut Node, slack: &mut Slack, steps: u64) -> Forecast {
 }
 
 #[test]
-fn what_is_used_together_bounds_what_each_uses_alone() {
+fn joint_usage_bounds_the_individual_sum() {
     let mut node = Node::new(20, &[1.0; 10]);
     let alone = run_bursts(
         &mut node.clone(),
@@ -454,7 +454,7 @@ fn what_is_used_together_bounds_what_each_uses_alone() {
 }
 
 #[test]
-fn histories_are_bounded_however_many_executors_come_and_go() {
+fn history_count_is_bounded() {
     use crate::estimator::forecaster::HISTORIES_MAX;
     let mut node = Node::new(8, &[]);
     let mut slack = slack(&[]);

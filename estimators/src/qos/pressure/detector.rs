@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn rises_at_once_and_falls_with_hysteresis() {
+    fn level_rises_immediately_falls_with_hysteresis() {
         let mut detector = detector(Clear::Below(0.05));
         let steps = [
             (0.64, Level::Clear),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_only_after_the_value_was_over_without_a_break() {
+    fn kills_only_after_uninterrupted_hold() {
         let mut detector = detector(Clear::Half);
         detector.observe(at(0), Some(0.9));
         assert!(detector.kill(at(0)).is_none());
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_keeps_the_level_and_ends_the_hold() {
+    fn unreadable_value_keeps_level_ends_hold() {
         let mut detector = detector(Clear::Half);
         detector.observe(at(0), Some(0.9));
         detector.observe(at(6), None);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_was_not_watched_does_not_count() {
+    fn unwatched_time_does_not_count() {
         let mut detector = detector(Clear::Half);
         detector.observe(at(0), Some(0.9));
         detector.observe(at(61), Some(0.9));

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_enough_by_now_is_not_killed_for_the_minute_before() {
+    fn satisfied_executor_survives_earlier_starvation() {
         let mut satisfaction = Satisfaction::new(&PressureConfig::default());
         assert!(starved(&mut satisfaction, 0..60, 1.0).is_none());
         let need = starved(&mut satisfaction, 60..61, 1.0).unwrap();

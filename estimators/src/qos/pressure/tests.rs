@@ -159,7 +159,7 @@ fn parameters_are_strict() {
 }
 
 #[test]
-fn stops_offering_and_throttles_on_the_first_sample_over() {
+fn first_high_sample_stops_and_throttles() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     let stopped = controller.assess(&node.step(SECOND, &[6.6, 1.0, 1.0]));
@@ -180,7 +180,7 @@ fn stops_offering_and_throttles_on_the_first_sample_over() {
 
 /// If the use rises halfway between two samples, the second sample shows half of the rise, and the next one all of it.
 #[test]
-fn relief_comes_within_a_second_at_the_interval_that_is_asked_for() {
+fn relief_arrives_within_one_second() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     let interval = controller.interval_max().unwrap();
@@ -194,7 +194,7 @@ fn relief_comes_within_a_second_at_the_interval_that_is_asked_for() {
 }
 
 #[test]
-fn a_throttle_is_what_regular_work_leaves_and_is_lifted_slowly() {
+fn throttle_follows_regular_use_lifts_slowly() {
     let mut controller = controller(&[("throttle_share", "0.9")]);
     let mut node = settled(&mut controller);
     let throttled = controller.assess(&node.step(SECOND, &[7.2, 1.0, 1.0]));
@@ -218,7 +218,7 @@ fn a_throttle_is_what_regular_work_leaves_and_is_lifted_slowly() {
 }
 
 #[test]
-fn freezes_after_the_hold_and_kills_if_that_was_not_enough() {
+fn freezes_after_hold_then_kills() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     // The executors ignore the throttle; the frozen one stops, the new one beside it does not.
@@ -254,7 +254,7 @@ fn freezes_after_the_hold_and_kills_if_that_was_not_enough() {
 }
 
 #[test]
-fn without_freezing_the_first_kill_comes_with_the_hold() {
+fn hold_kills_when_freezing_is_off() {
     let mut controller = controller(&[("freeze", "false")]);
     let mut node = settled(&mut controller);
     // 8.6 + 0.4 used, down to 8.0: all revocable executors, and no more is available.
@@ -267,7 +267,7 @@ fn without_freezing_the_first_kill_comes_with_the_hold() {
 }
 
 #[test]
-fn kills_no_more_than_closes_the_gap() {
+fn kills_no_more_than_the_gap() {
     let pairs = [("freeze", "false"), ("cpu_util_clear", "0.001")];
     let mut controller = controller(&pairs);
     let mut node = settled(&mut controller);
@@ -287,7 +287,7 @@ fn kills_no_more_than_closes_the_gap() {
 }
 
 #[test]
-fn what_is_frozen_thaws_when_there_is_room_or_dies_after_a_minute() {
+fn frozen_executor_thaws_or_is_killed() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     let log = watch(&mut controller, &mut node, 10, &[8.6, 0.2, 0.2]);
@@ -321,7 +321,7 @@ fn what_is_frozen_thaws_when_there_is_room_or_dies_after_a_minute() {
 }
 
 #[test]
-fn processor_stall_counts_for_regular_work_only() {
+fn cpu_stall_counts_only_regular_work() {
     let stalled = Some(Pressure {
         some_avg10: 50.0,
         full_avg10: 0.0,
@@ -358,7 +358,7 @@ fn processor_stall_counts_for_regular_work_only() {
 
 /// Regression: an executor frozen for regular work that had ended was killed on an idle machine.
 #[test]
-fn a_stall_is_over_when_the_last_regular_container_has_ended() {
+fn stall_ends_with_last_regular_container() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     node.sample.host.regular_cpu_pressure = Some(Pressure {
@@ -382,7 +382,7 @@ fn a_stall_is_over_when_the_last_regular_container_has_ended() {
 }
 
 #[test]
-fn what_is_starved_for_a_minute_is_killed_down_to_a_fair_share() {
+fn starved_executors_are_reduced_to_share() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     node.sample.containers[2].allocated = revocable_cpus("1");
@@ -392,7 +392,7 @@ fn what_is_starved_for_a_minute_is_killed_down_to_a_fair_share() {
 }
 
 #[test]
-fn a_repeated_sample_changes_nothing_and_does_nothing() {
+fn repeated_sample_changes_nothing() {
     let mut controller = controller(&[("freeze", "false"), ("cpu_util_hold", "0secs")]);
     let mut node = settled(&mut controller);
     let sample = node.step(SECOND, &[9.0, 0.3, 0.3]);
@@ -409,7 +409,7 @@ fn a_repeated_sample_changes_nothing_and_does_nothing() {
 }
 
 #[test]
-fn what_cannot_be_read_holds_the_state_and_kills_nothing() {
+fn unreadable_sample_holds_state_without_kills() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     let throttled = controller.assess(&node.step(SECOND, &[8.6, 0.3, 0.3]));
@@ -433,7 +433,7 @@ fn what_cannot_be_read_holds_the_state_and_kills_nothing() {
 
 /// The host shows that regular work waits; the use of one revocable container is unknown.
 #[test]
-fn a_stall_corrects_nobody_while_one_cannot_be_read() {
+fn stall_needs_complete_usage_to_correct() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     node.sample.host.regular_cpu_pressure = Some(Pressure {
@@ -449,7 +449,7 @@ fn a_stall_corrects_nobody_while_one_cannot_be_read() {
 }
 
 #[test]
-fn one_that_cannot_be_read_does_not_hide_the_others_from_the_throttle() {
+fn unreadable_executor_does_not_stop_throttling() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     node.sample.containers[1].cpu_time = None;
@@ -464,7 +464,7 @@ fn one_that_cannot_be_read_does_not_hide_the_others_from_the_throttle() {
 }
 
 #[test]
-fn what_was_frozen_before_a_restart_is_not_forgotten() {
+fn frozen_executor_is_remembered_after_restart() {
     let mut controller = controller(&[]);
     let mut node = node();
     node.sample.containers[1].frozen = true;
@@ -476,7 +476,7 @@ fn what_was_frozen_before_a_restart_is_not_forgotten() {
 /// Regression: while the agent fetched files for one executor, or destroyed it, no executor was frozen, killed, or reported
 /// as frozen for too long.
 #[test]
-fn one_that_has_not_begun_keeps_nobody_from_being_corrected() {
+fn unstarted_executor_does_not_block_corrections() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     node.add("late", "b2", &revocable_cpus("3"));
@@ -508,7 +508,7 @@ fn one_that_has_not_begun_keeps_nobody_from_being_corrected() {
 
 /// Regression: an executor that the agent thawed so that it could end was killed as if it had been frozen for a minute.
 #[test]
-fn what_the_agent_thawed_is_not_taken_for_frozen() {
+fn executor_thawed_by_agent_survives() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     let log = watch(&mut controller, &mut node, 6, &[8.6, 0.2, 0.2]);
@@ -522,7 +522,7 @@ fn what_the_agent_thawed_is_not_taken_for_frozen() {
 }
 
 #[test]
-fn what_is_not_frozen_as_it_is_ending_is_killed_in_the_end() {
+fn executor_resisting_freeze_is_eventually_killed() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     let mut asked = Vec::new();

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_priority_excess_framework_size_youth() {
+    fn victims_are_ordered_by_five_keys() {
         let mut important = named("f", "important");
         important.eviction_priority = 1;
         let (small, large, greedy) = (
@@ -199,7 +199,7 @@ mod tests {
 
     /// The container ran for a part of the time since the previous sample, and killing it frees nothing.
     #[test]
-    fn what_is_frozen_by_now_frees_no_processors() {
+    fn frozen_victim_frees_no_cpus() {
         let second = Duration::from_secs(1);
         let mut node = Node::new(4, &[]);
         node.add("f", "running", &revocable_cpus("1"));

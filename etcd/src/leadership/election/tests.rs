@@ -49,7 +49,7 @@ fn leads(etcd: &FakeEtcd, elected: &Elected) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_of_two_leads_and_the_other_follows_until_it_resigns() {
+async fn second_candidate_follows_until_leader_resigns() {
     let etcd = FakeEtcd::start();
     let (first, second) = (candidate(&etcd, "1"), candidate(&etcd, "2"));
     let elected = first.campaign(&following()).await;
@@ -75,7 +75,7 @@ async fn one_of_two_leads_and_the_other_follows_until_it_resigns() {
 
 /// Both candidates have read the key, and found no leader.
 #[tokio::test(start_paused = true)]
-async fn of_two_that_take_the_key_at_once_one_gets_it() {
+async fn simultaneous_campaigns_elect_only_one() {
     let etcd = FakeEtcd::start();
     let (first, second) = (candidate(&etcd, "1"), candidate(&etcd, "2"));
     let won = first.try_to_win(&mut None).await.expect("answered");
@@ -85,7 +85,7 @@ async fn of_two_that_take_the_key_at_once_one_gets_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_election_without_an_answer_is_won_once_or_tried_again() {
+async fn unanswered_campaign_wins_or_is_retried() {
     for fault in [Fault::LostAfter, Fault::LostBefore] {
         let etcd = FakeEtcd::start();
         etcd.inject(Call::Txn, fault, 0, 1);
@@ -97,7 +97,7 @@ async fn an_election_without_an_answer_is_won_once_or_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_without_renewals_is_fenced_before_its_lease_ends() {
+async fn leader_is_fenced_before_lease_ends() {
     let etcd = FakeEtcd::start();
     let first = candidate(&etcd, "1");
     let elected = first.campaign(&following()).await;
@@ -116,7 +116,7 @@ async fn a_leader_without_renewals_is_fenced_before_its_lease_ends() {
 
 /// etcd counts from its renewal of the lease, which may be long before the answer arrives.
 #[tokio::test(start_paused = true)]
-async fn the_time_of_a_renewal_counts_from_when_it_was_sent() {
+async fn renewal_counts_from_its_sending_time() {
     let etcd = FakeEtcd::start();
     let first = candidate(&etcd, "1");
     let elected = first.campaign(&following()).await;
@@ -135,7 +135,7 @@ async fn the_time_of_a_renewal_counts_from_when_it_was_sent() {
 
 /// All requests of the leader arrive, and no answer does: others must not wait for such a leader.
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_hears_no_answers_keeps_no_lease() {
+async fn leader_without_answers_keeps_no_lease() {
     let etcd = FakeEtcd::start();
     let first = candidate(&etcd, "1");
     let elected = first.campaign(&following()).await;
@@ -150,7 +150,7 @@ async fn a_leader_that_hears_no_answers_keeps_no_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_renewals_are_answered_stays_one() {
+async fn leader_with_answered_renewals_keeps_leading() {
     let etcd = FakeEtcd::start();
     let first = candidate(&etcd, "1");
     let elected = first.campaign(&following()).await;
@@ -167,7 +167,7 @@ async fn a_leader_whose_renewals_are_answered_stays_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_key_or_lease_is_gone_is_told_at_once() {
+async fn leader_learns_of_lost_key_immediately() {
     type Loss = fn(&FakeEtcd);
     let losses: [Loss; 3] = [
         |etcd| etcd.delete_prefix(KEY),

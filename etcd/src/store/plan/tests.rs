@@ -142,7 +142,7 @@ fn small_mutations_share_a_transaction() {
 }
 
 #[test]
-fn a_mutation_that_fits_no_transaction_is_staged() {
+fn oversized_mutation_is_staged() {
     let many = (0..1_000).map(|number| put(&format!("quota/{number}"), 50));
     let staged = check(vec![vec![put("a", 1)], many.collect(), vec![put("b", 1)]]);
     assert!(staged > 10, "{staged}");
@@ -157,7 +157,7 @@ fn a_mutation_that_fits_no_transaction_is_staged() {
 }
 
 #[test]
-fn a_master_that_finds_a_pointer_does_the_rest() {
+fn new_master_completes_staged_pointer() {
     let many: Vec<_> = (0..300)
         .map(|number| put(&format!("quota/{number}"), 50))
         .collect();
@@ -210,7 +210,7 @@ fn writes() -> impl Strategy<Value = Vec<Write>> {
 
 proptest! {
     #[test]
-    fn a_mutation_is_there_as_a_whole_or_not_at_all(
+    fn mutation_is_applied_atomically(
         mutations in prop::collection::vec(writes(), 1..6)
     ) {
         check(mutations);

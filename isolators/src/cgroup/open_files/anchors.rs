@@ -51,7 +51,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_file_is_found_from_an_anchor_or_without() {
+    fn file_opens_with_or_without_anchor() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let dir: Arc<Path> = folder.path().into();
         let group: Arc<Path> = dir.join("group").into();

@@ -90,7 +90,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn what_is_read_in_every_sweep_is_kept_first() {
+    fn budget_prefers_files_of_every_sweep() {
         const CONTAINERS: usize = 6;
         let folder = tempfile::tempdir().expect("a temporary folder");
         let dir: Arc<Path> = folder.path().into();

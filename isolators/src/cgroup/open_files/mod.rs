@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_file_is_read_anew_each_time() {
+    fn kept_file_is_reread_each_time() {
         let (_folder, dir) = folder();
         let (files, budget) = keeping(8);
         fs::write(dir.join("pids.current"), "7\n").expect("written");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_absent_and_does_not_stay() {
+    fn garbage_reads_as_absent_until_fixed() {
         let (_folder, dir) = folder();
         let (files, _) = keeping(8);
         let file = dir.join("memory.current");
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn without_budget_files_are_opened_each_time() {
+    fn exhausted_budget_reopens_files_each_time() {
         let (_folder, dir) = folder();
         let (files, budget) = keeping(1);
         for name in ["a", "b", "c"] {
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_lacks_is_not_looked_for_again_but_a_missing_group_is() {
+    fn missing_file_is_cached_unlike_group() {
         let (_folder, dir) = folder();
         let (files, _) = keeping(8);
         assert_eq!(files.number(&dir, "cpu.pressure"), None);
@@ -421,7 +421,7 @@ mod tests {
 
     /// Regression: events of a group made in place of a long removed one were not counted.
     #[test]
-    fn what_a_group_lacked_that_is_gone_is_looked_for_in_the_next() {
+    fn recreated_group_gets_its_missing_file() {
         let (_folder, dir) = folder();
         let (files, budget) = keeping(8);
         let group: Arc<Path> = dir.join("group").into();
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortage_is_told_from_a_file_that_is_not_there() {
+    fn shortage_is_distinct_from_missing_file() {
         let (_folder, dir) = folder();
         let (files, _) = keeping(8);
         files.begin(true, Vec::new());
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_longer_than_the_buffer_is_read_whole_and_an_endless_one_refused() {
+    fn long_file_is_read_endless_refused() {
         let (_folder, dir) = folder();
         let (files, _) = keeping(8);
         let long = "some-word 1\n".repeat(5000);

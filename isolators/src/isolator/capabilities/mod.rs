@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_more_than_the_operator_allows() {
+    fn capabilities_stay_within_operator_limits() {
         let node = NodeOptions {
             capabilities: set("CHOWN,KILL,SETUID"),
             ..NodeOptions::default()
@@ -259,7 +259,7 @@ mod tests {
 
     /// Tests each of the kernel's capabilities, with an operator who allows all of them to containers.
     #[test]
-    fn what_reaches_others_is_roots_unless_it_is_granted() {
+    fn dangerous_capabilities_need_root_or_grant() {
         let names = CAPABILITIES.map(|entry| entry.name);
         let all = CapabilitySet::from_names(names).expect("known");
         let isolator = Capabilities {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_grants_everybody_begins_with() {
+    fn granted_capabilities_apply_to_every_container() {
         let node = NodeOptions {
             capabilities: set("CHOWN,KILL,NET_RAW"),
             granted_capabilities: Some(set("NET_RAW")),

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_is_the_tasks_or_the_nodes_and_never_endless() {
+    fn shm_size_is_bounded() {
         for (requested, expected) in [(None, 9000), (Some(5000), 5000), (Some(0), SIZE_MIN_BYTES)] {
             let mut launch = LaunchIsolation::default();
             Shm::new(9000).mount(requested, &mut launch);

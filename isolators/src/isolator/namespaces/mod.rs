@@ -75,7 +75,7 @@ mod tests {
 
     /// Regression: a host name that was not even applied failed the launch, and the checks of running containers.
     #[test]
-    fn a_host_name_is_too_long_only_where_it_is_to_be_had() {
+    fn host_name_length_checked_when_applied() {
         let supervisor = ProcessIdentity {
             pid: 1,
             start_ticks: 1,

@@ -559,7 +559,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leads_out_is_not_on_the_list() {
+    fn escape_syscalls_are_not_allowed() {
         let profile = SeccompProfile::standard(CapabilitySet::standard());
         for (name, _) in table::REFUSED.iter().chain(table::REFUSED_OLD) {
             assert_eq!(profile.allows(name), *name == "chroot", "{name}");
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn no_call_is_both_usual_and_refused() {
+    fn usual_and_refused_syscalls_are_disjoint() {
         let usual: Vec<_> = usual().collect();
         let refused = table::REFUSED.iter().chain(table::REFUSED_OLD);
         for (name, number) in refused {
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_may_have_conditions_and_actions_of_their_own() {
+    fn syscalls_support_conditions_and_actions() {
         let equal = |index, value| SeccompArgument {
             index,
             comparison: SeccompComparison::Equal,
@@ -675,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_may_bring_its_own_or_none() {
+    fn task_profile_replaces_node_profile() {
         let isolator = Seccomp::new(&NodeOptions::default());
         let programs = |choice| isolator.programs(&choice, CapabilitySet::EMPTY);
         assert_eq!(programs(SeccompChoice::Unconfined), Ok(Vec::new()));

@@ -115,7 +115,7 @@ fn plan_goes_through_bytes_whole() {
 
 /// Regression: an error showed a name of seventy letters as seventy numbers.
 #[test]
-fn what_a_step_was_about_is_told_in_words() {
+fn step_details_are_readable_text() {
     let plan = resolve(&spec()).expect("resolves");
     for (step, expected) in [
         (LaunchStep::Hostname, "h"),
@@ -146,7 +146,7 @@ fn no_damaged_plan_decodes() {
 }
 
 #[test]
-fn what_exec_cannot_take_is_refused() {
+fn arguments_invalid_for_exec_are_refused() {
     let zero = || OsString::from("a\0b");
     let bad: [fn(&mut ContainerSpec, OsString); 5] = [
         |spec, zero| spec.command = Command::Shell(zero.into_string().expect("text")),
@@ -185,7 +185,7 @@ fn programs_of(path: String, program: String) -> Result<Vec<CString>, LaunchErro
 
 /// Regression: half a megabyte of PATH times half a megabyte of program took 137 GB of the agent's memory.
 #[test]
-fn a_path_times_a_program_is_refused_before_it_takes_memory() {
+fn oversized_path_product_is_refused() {
     let refused = |path: String, program: String| match programs_of(path, program) {
         Err(LaunchError::Invalid { reason, .. }) => reason,
         other => panic!("{other:?}"),
@@ -201,7 +201,7 @@ fn a_path_times_a_program_is_refused_before_it_takes_memory() {
 }
 
 #[test]
-fn a_folder_in_which_the_program_is_too_long_is_passed_over() {
+fn too_long_program_path_is_skipped() {
     let long = "/l".repeat(2_047);
     let found = programs_of(format!("{long}:/a:{long}b:/b"), "p".into()).expect("some are short");
     assert_eq!(found, [c"/a/p".to_owned(), c"/b/p".to_owned()]);

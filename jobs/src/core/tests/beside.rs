@@ -97,7 +97,7 @@ fn divide(world: &mut World, other: &mut Other, now: u64) {
 }
 
 #[test]
-fn two_gangs_of_eight_on_twelve_slots_run_beside_a_greedy_framework() {
+fn two_gangs_run_beside_greedy_framework() {
     const HOLD: u64 = 20;
     for lasts in [1, 3, 7] {
         let mut world = World::new(lasts, 3);
@@ -139,7 +139,7 @@ fn two_gangs_of_eight_on_twelve_slots_run_beside_a_greedy_framework() {
 }
 
 #[test]
-fn a_gang_beyond_the_share_of_its_role_gives_back_what_it_holds_ever_more_rarely() {
+fn gang_beyond_share_holds_more_rarely() {
     let mut world = World::new(3, 3);
     // Each framework has half of the slots: nine are never free for the gang, which gets at most eight, a whole agent
     // beyond four.
@@ -155,7 +155,7 @@ fn a_gang_beyond_the_share_of_its_role_gives_back_what_it_holds_ever_more_rarely
 }
 
 #[test]
-fn another_framework_is_offered_at_once_what_jobs_do_not_use() {
+fn unused_offers_reach_another_framework() {
     // A role without work, a job that fits nowhere, and a job that runs.
     let idle = None;
     let mut blocked = service(2, 1, 1);

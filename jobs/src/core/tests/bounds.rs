@@ -31,7 +31,7 @@ fn in_role(role: &str, spec: JobSpec) -> Request {
 }
 
 #[test]
-fn the_tasks_of_all_jobs_are_bounded_and_each_role_finds_room() {
+fn task_limit_leaves_each_role_room() {
     let mut world = World::new(1, 0);
     for (role, kind) in [("r", "batch"), ("other", "service")] {
         let sized = |number: u32, count: u32| {
@@ -65,7 +65,7 @@ fn the_tasks_of_all_jobs_are_bounded_and_each_role_finds_room() {
 }
 
 #[test]
-fn a_run_of_a_schedule_for_which_there_is_no_room_is_skipped_and_says_so() {
+fn scheduled_run_without_room_is_skipped() {
     let mut world = World::new(1, 0);
     let count = 600_000;
     let spec = cron(Overlap::Allow);
@@ -80,7 +80,7 @@ fn a_run_of_a_schedule_for_which_there_is_no_room_is_skipped_and_says_so() {
 }
 
 #[test]
-fn schedules_that_are_due_together_count_the_tasks_of_all_jobs_once() {
+fn due_schedules_count_all_tasks_once() {
     let mut world = World::new(1, 0);
     for number in 0..200 {
         let name = format!("c{number}");
@@ -101,7 +101,7 @@ fn schedules_that_are_due_together_count_the_tasks_of_all_jobs_once() {
 }
 
 #[test]
-fn a_run_costs_no_write_for_tasks_that_it_has_not_launched() {
+fn unlaunched_tasks_cost_no_writes() {
     let mut world = World::new(1, 1);
     let mut spec = batch("array", 10_000);
     spec.task.requests.insert("cpus".to_owned(), 64.0);
@@ -132,7 +132,7 @@ fn a_run_costs_no_write_for_tasks_that_it_has_not_launched() {
 }
 
 #[test]
-fn a_run_that_waits_takes_no_memory_for_its_tasks() {
+fn waiting_run_uses_no_task_memory() {
     let mut world = World::new(1, 0);
     submit(&mut world, batch("array", 1_000_000));
     let mut run = &world.state.jobs["array"].runs[&1];
@@ -162,7 +162,7 @@ fn stop(world: &mut World, name: &str) {
 }
 
 #[test]
-fn the_kills_of_a_large_job_leave_a_part_at_a_time_and_others_between_them() {
+fn kills_of_large_job_leave_interleaved() {
     let mut world = many_tasks(5);
     stop(&mut world, "array");
     world.pass_durably(Duration::from_millis(100));
@@ -193,7 +193,7 @@ fn find_strays(world: &mut World) {
 }
 
 #[test]
-fn kills_of_tasks_that_nothing_here_knows_take_turns_with_those_of_jobs_one_by_one() {
+fn unknown_and_job_kills_alternate() {
     let mut world = many_tasks(5);
     find_strays(&mut world);
     // Kills may not leave, so that those of the job are due with the others.
@@ -211,7 +211,7 @@ fn kills_of_tasks_that_nothing_here_knows_take_turns_with_those_of_jobs_one_by_o
 }
 
 #[test]
-fn tasks_that_nothing_here_knows_are_killed_a_part_at_a_time_and_others_between_them() {
+fn kills_of_unknown_tasks_are_interleaved() {
     let mut world = many_tasks(5);
     find_strays(&mut world);
     assert_eq!(world.kills.len(), KILLS_MAX);
@@ -240,7 +240,7 @@ fn tasks_that_nothing_here_knows_are_killed_a_part_at_a_time_and_others_between_
 }
 
 #[test]
-fn no_kill_is_added_to_those_that_the_master_is_slow_to_take() {
+fn slow_master_gets_no_more_kills() {
     let mut world = many_tasks(5);
     world.kills_waiting = KILLS_MAX + 7;
     world.pass_durably(Duration::from_millis(100));
@@ -256,7 +256,7 @@ fn no_kill_is_added_to_those_that_the_master_is_slow_to_take() {
 }
 
 #[test]
-fn a_kill_is_not_repeated_while_the_task_has_time_to_end() {
+fn kill_is_not_repeated_during_grace() {
     let mut world = many_tasks(30);
     stop(&mut world, "array");
     world.sync();
@@ -275,7 +275,7 @@ fn too_large(name: &str) -> JobSpec {
 }
 
 #[test]
-fn a_service_of_a_million_that_fits_nowhere_costs_a_tick_as_much_as_one_step_may_launch() {
+fn unplaceable_service_costs_a_bounded_tick() {
     let mut world = World::new(1, 1);
     let count = 1_000_000;
     submit(
@@ -330,7 +330,7 @@ fn check_plans(world: &World, name: &str) {
 }
 
 #[test]
-fn a_plan_that_tells_few_of_the_wanted_decides_as_one_that_tells_all() {
+fn short_plan_decides_like_full_plan() {
     for seed in 0..SEEDS {
         let mut world = World::new(seed, 2);
         let mut spec = service(8, 1, 1);
@@ -347,7 +347,7 @@ fn a_plan_that_tells_few_of_the_wanted_decides_as_one_that_tells_all() {
 }
 
 #[test]
-fn a_step_looks_at_so_many_jobs_and_offers_and_the_next_goes_on() {
+fn step_is_bounded_and_next_continues() {
     let mut world = World::new(1, 10);
     world.state.step_work_max = ROLE_WORK_MIN;
     for number in 0..200 {
@@ -373,7 +373,7 @@ fn a_step_looks_at_so_many_jobs_and_offers_and_the_next_goes_on() {
 }
 
 #[test]
-fn what_is_of_a_higher_priority_comes_first_also_where_a_step_before_has_ended_early() {
+fn higher_priority_precedes_an_interrupted_backlog() {
     let mut world = World::new(1, 10);
     world.state.step_work_max = ROLE_WORK_MIN;
     for number in 0..200 {
@@ -397,7 +397,7 @@ fn what_is_of_a_higher_priority_comes_first_also_where_a_step_before_has_ended_e
 }
 
 #[test]
-fn a_gang_keeps_what_it_collects_where_a_step_ends_early() {
+fn gang_keeps_offers_across_short_steps() {
     let mut world = World::new(1, 10);
     world.state.step_work_max = ROLE_WORK_MIN;
     let mut large = gang("gang", 30);
@@ -464,7 +464,7 @@ fn compiled_patterns_are_charged_to_role() {
 }
 
 #[test]
-fn addresses_are_gathered_once_for_all_tasks_of_a_job() {
+fn addresses_are_gathered_once_per_job() {
     let mut world = World::new(1, 5);
     let mut sooner = service(4, 1, 1);
     sooner.name = "sooner".to_owned();
@@ -479,7 +479,7 @@ fn addresses_are_gathered_once_for_all_tasks_of_a_job() {
 }
 
 #[test]
-fn a_plan_places_no_more_tasks_than_a_step() {
+fn plan_places_at_most_one_step() {
     let mut world = World::new(1, 0);
     world.add_agent("cpus:100000");
     submit(&mut world, too_large("a"));
@@ -496,7 +496,7 @@ fn a_plan_places_no_more_tasks_than_a_step() {
 }
 
 #[test]
-fn a_gang_that_holds_offers_is_not_placed_anew_before_others_come() {
+fn holding_gang_waits_for_new_offers() {
     let mut world = World::new(1, 3);
     submit(&mut world, gang("huge", 13));
     for _ in 0..3 {
@@ -512,7 +512,7 @@ fn a_gang_that_holds_offers_is_not_placed_anew_before_others_come() {
 }
 
 #[test]
-fn a_new_job_does_not_take_the_room_of_what_it_starts_after() {
+fn new_job_leaves_room_to_dependency() {
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
     world.state.jobs_max = 4;
@@ -531,7 +531,7 @@ fn a_new_job_does_not_take_the_room_of_what_it_starts_after() {
 }
 
 #[test]
-fn batches_that_are_complete_make_room_for_new_jobs_and_each_role_has_some() {
+fn old_batches_make_room_for_new() {
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
     world.state.jobs_max = 20;

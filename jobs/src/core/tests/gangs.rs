@@ -34,7 +34,7 @@ fn service_gang() -> JobSpec {
 }
 
 #[test]
-fn the_gang_of_a_service_waits_for_the_pause_of_the_one_that_failed() {
+fn service_gang_waits_for_failure_pause() {
     let mut world = World::new(1, 3);
     submit(&mut world, service_gang());
     world.calm(20, None);
@@ -50,7 +50,7 @@ fn the_gang_of_a_service_waits_for_the_pause_of_the_one_that_failed() {
 
 /// The rule includes a member that exits with 0, is lost, or is killed for a reason of its own.
 #[test]
-fn gang_service_restarts_whole_however_an_instance_ends() {
+fn service_gang_restarts_whole_after_exit() {
     for state in [
         TaskState::TaskFinished,
         TaskState::TaskFailed,
@@ -92,7 +92,7 @@ fn gang_changed_before_launch_starts_whole() {
 
 /// Regression: the other tasks would wait forever for the one that timed out.
 #[test]
-fn gang_of_which_a_task_times_out_starts_anew_whole() {
+fn timed_out_gang_restarts_whole() {
     let mut world = World::new(1, 3);
     let mut spec = gang("train", 3);
     let Kind::Batch(kind) = &mut spec.kind else {
@@ -125,7 +125,7 @@ fn gang_of_which_a_task_times_out_starts_anew_whole() {
 }
 
 #[test]
-fn the_gang_of_a_service_starts_beside_nothing_that_is_left_of_it() {
+fn service_gang_waits_for_old_members() {
     for is_restarted in [false, true] {
         let mut world = World::new(1, 3);
         submit(&mut world, service_gang());
@@ -163,7 +163,7 @@ fn the_gang_of_a_service_starts_beside_nothing_that_is_left_of_it() {
 }
 
 #[test]
-fn the_gang_of_a_service_that_ends_during_an_update_starts_in_one_version() {
+fn gang_ending_during_update_restarts_uniformly() {
     let mut world = World::new(1, 3);
     let spec = service_gang();
     submit(&mut world, spec.clone());
@@ -179,7 +179,7 @@ fn the_gang_of_a_service_that_ends_during_an_update_starts_in_one_version() {
 }
 
 #[test]
-fn the_gang_of_a_service_that_a_version_before_has_started_anew_runs_on() {
+fn gang_restarted_by_earlier_version_continues() {
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
     submit(&mut world, service_gang());
@@ -208,7 +208,7 @@ fn the_gang_of_a_service_that_a_version_before_has_started_anew_runs_on() {
 }
 
 #[test]
-fn a_gang_that_has_lost_a_member_starts_anew_also_when_the_scheduler_does() {
+fn broken_gang_restarts_after_scheduler_restart() {
     let mut world = World::new(1, 3);
     let mut spec = gang("array", 2);
     // Each agent gets one task.
@@ -240,7 +240,7 @@ fn a_gang_that_has_lost_a_member_starts_anew_also_when_the_scheduler_does() {
 }
 
 #[test]
-fn a_gang_of_more_tasks_than_may_start_together_asks_for_no_offers_and_says_so() {
+fn oversized_gang_requests_no_offers() {
     let count = GANG_MAX + 1;
     let service = JobSpec {
         count,
@@ -260,7 +260,7 @@ fn a_gang_of_more_tasks_than_may_start_together_asks_for_no_offers_and_says_so()
 }
 
 #[test]
-fn gangs_that_never_fit_keep_no_gang_of_another_role_from_holding_offers() {
+fn unplaceable_gangs_block_no_other_role() {
     let mut world = World::new(1, 2);
     world.success_in_ten = 10;
     let in_role = |role: &str, spec: JobSpec| JobSpec {
@@ -291,7 +291,7 @@ fn gangs_that_never_fit_keep_no_gang_of_another_role_from_holding_offers() {
 }
 
 #[test]
-fn a_role_that_is_offered_nothing_keeps_no_other_waiting_for_long() {
+fn starved_role_delays_no_other() {
     let mut world = World::new(1, 3);
     let roles = ["c", "a", "b"];
     for role in roles {
@@ -320,7 +320,7 @@ fn a_role_that_is_offered_nothing_keeps_no_other_waiting_for_long() {
 }
 
 #[test]
-fn gangs_of_which_no_task_fits_keep_no_gang_of_another_role_waiting() {
+fn gangs_without_fit_delay_no_role() {
     let mut world = World::new(1, 2);
     world.success_in_ten = 10;
     let in_role = |role: &str, spec: JobSpec| JobSpec {

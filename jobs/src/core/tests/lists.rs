@@ -42,7 +42,7 @@ fn world() -> World {
 
 /// Regression: events waiting in readers' streams were judged by the role of the job that has the name at reading.
 #[test]
-fn events_keep_the_role_of_their_job() {
+fn events_keep_the_role_of_job() {
     let mut world = World::new(1, 2);
     let spec = service(1, 1, 0);
     let name = spec.name.clone();
@@ -70,7 +70,7 @@ fn events_keep_the_role_of_their_job() {
 }
 
 #[test]
-fn the_parts_of_the_volumes_are_all_of_them() {
+fn volume_pages_cover_all_volumes() {
     let world = world();
     let all = world.state.volumes_behind(None, usize::MAX);
     assert_eq!(all.len(), 6);
@@ -92,7 +92,7 @@ fn the_parts_of_the_volumes_are_all_of_them() {
 }
 
 #[test]
-fn a_volume_that_is_released_between_two_parts_is_listed_once() {
+fn released_volume_is_listed_only_once() {
     let mut world = world();
     let mut list = VolumeParts::default();
     let mut listed = Vec::new();
@@ -120,7 +120,7 @@ fn a_volume_that_is_released_between_two_parts_is_listed_once() {
 }
 
 #[test]
-fn a_part_has_no_task_of_a_job_that_is_submitted_in_another_role_meanwhile() {
+fn resubmitted_job_stays_within_page_role() {
     let mut world = world();
     let seen = |world: &World, role| {
         let (tasks, _) = world.state.task_views(("web0", Some(role)), None, 10);
@@ -142,7 +142,7 @@ fn a_part_has_no_task_of_a_job_that_is_submitted_in_another_role_meanwhile() {
 }
 
 #[test]
-fn the_parts_of_the_targets_are_all_of_them() {
+fn target_pages_cover_all_targets() {
     let world = world();
     let (all, next) = world.state.discovered_behind(None, usize::MAX);
     assert_eq!((all.is_empty(), next), (false, None));
@@ -165,7 +165,7 @@ fn the_parts_of_the_targets_are_all_of_them() {
 }
 
 #[test]
-fn the_parts_of_the_jobs_are_bounded_and_are_measured_as_they_are_shown() {
+fn job_pages_are_bounded_as_shown() {
     let mut world = world();
     for number in 0..500 {
         submit(&mut world, batch(&format!("more{number}"), 1));

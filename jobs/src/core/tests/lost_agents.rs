@@ -59,7 +59,7 @@ fn run_on_a_lost_agent_does_not_block_the_schedule() {
 }
 
 #[test]
-fn changed_batch_does_not_wait_for_a_lost_agent() {
+fn changed_batch_ignores_lost_agent() {
     for what in ["restart", "change", "stop and run"] {
         let mut world = World::new(1, 3);
         world.success_in_ten = 10;
@@ -85,7 +85,7 @@ fn changed_batch_does_not_wait_for_a_lost_agent() {
 }
 
 #[test]
-fn timed_out_task_on_a_lost_agent_starts_again() {
+fn timed_out_lost_task_restarts() {
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
     let mut spec = batch("some", 1);
@@ -101,7 +101,7 @@ fn timed_out_task_on_a_lost_agent_starts_again() {
 }
 
 #[test]
-fn broken_gang_does_not_wait_for_a_lost_agent() {
+fn broken_gang_ignores_lost_agent() {
     for is_restarted in [false, true] {
         let mut world = World::new(1, 4);
         world.success_in_ten = 10;
@@ -153,7 +153,7 @@ fn versions_of(world: &World) -> Vec<u64> {
 /// An update waits as max_unavailable requires, and continues as far as max_unavailable permits; neither it nor its
 /// rollback fails.
 #[test]
-fn update_with_volumes_survives_a_lost_agent() {
+fn volume_update_survives_lost_agent() {
     let limits = [(1, false), (2, false), (2, true)];
     let cases = limits
         .into_iter()

@@ -170,7 +170,7 @@ fn chaos(world: &mut World, steps: u32, with_agents: bool) {
 }
 
 #[test]
-fn a_service_never_has_more_than_its_count_and_surge_and_gets_well() {
+fn service_respects_surge_and_recovers() {
     for seed in 0..SEEDS {
         let mut world = World::new(seed, 4);
         let spec = service(5, 1, 1);
@@ -190,7 +190,7 @@ fn a_service_never_has_more_than_its_count_and_surge_and_gets_well() {
 }
 
 #[test]
-fn agents_that_go_and_return_leave_neither_too_few_nor_too_many() {
+fn returning_agents_keep_the_task_count() {
     for seed in 0..SEEDS {
         let mut world = World::new(seed, 5);
         submit(&mut world, service(5, 1, 1));
@@ -206,7 +206,7 @@ fn agents_that_go_and_return_leave_neither_too_few_nor_too_many() {
 }
 
 #[test]
-fn each_task_of_a_batch_succeeds_once_whatever_is_killed() {
+fn batch_tasks_succeed_once_despite_kills() {
     for seed in 0..SEEDS {
         let mut world = World::new(seed, 3);
         submit(&mut world, batch("array", 30));
@@ -218,7 +218,7 @@ fn each_task_of_a_batch_succeeds_once_whatever_is_killed() {
 }
 
 #[test]
-fn an_update_keeps_its_minimum_of_healthy_instances() {
+fn update_keeps_minimum_of_healthy_instances() {
     for (max_unavailable, max_surge) in [(0, 1), (1, 0), (2, 2), (1, 1)] {
         let mut world = World::new(7, 4);
         let spec = service(6, max_unavailable, max_surge);
@@ -242,7 +242,7 @@ fn an_update_keeps_its_minimum_of_healthy_instances() {
 }
 
 #[test]
-fn an_ill_version_goes_back_by_itself() {
+fn failing_version_reverts_automatically() {
     let mut world = World::new(3, 4);
     let mut spec = service(4, 1, 1);
     let Kind::Service(kind) = &mut spec.kind else {
@@ -291,7 +291,7 @@ fn canaries_wait_until_they_are_promoted() {
 }
 
 #[test]
-fn gangs_start_together_and_neither_waits_for_ever() {
+fn gangs_start_together_without_deadlock() {
     for seed in 0..20 {
         // There are twelve slots, and a service uses four of them at times.
         let mut world = World::new(seed, 3);
@@ -325,7 +325,7 @@ fn a_gang_is_launched_whole() {
 }
 
 #[test]
-fn a_job_starts_after_those_that_it_names() {
+fn job_starts_after_its_dependencies() {
     let mut world = World::new(1, 3);
     let mut later = batch("later", 1);
     later.after = vec!["sooner".to_owned()];
@@ -342,7 +342,7 @@ fn a_job_starts_after_those_that_it_names() {
 }
 
 #[test]
-fn where_nothing_is_wanted_offers_are_suppressed_and_what_is_stopped_ends() {
+fn idle_scheduler_suppresses_and_stopped_ends() {
     let mut world = World::new(1, 3);
     submit(&mut world, service(3, 1, 1));
     world.calm(30, None);
@@ -380,7 +380,7 @@ fn where_nothing_is_wanted_offers_are_suppressed_and_what_is_stopped_ends() {
 }
 
 #[test]
-fn an_offer_that_is_rescinded_while_the_launch_is_written_is_retried_as_another_attempt() {
+fn rescinded_launch_is_retried_as_attempt() {
     let mut world = World::new(1, 1);
     submit(&mut world, service(1, 1, 1));
     world.make_offers();
@@ -395,7 +395,7 @@ fn an_offer_that_is_rescinded_while_the_launch_is_written_is_retried_as_another_
 }
 
 #[test]
-fn requests_that_cannot_be_done_say_why() {
+fn impossible_requests_name_their_reason() {
     let mut world = World::new(1, 1);
     submit(&mut world, batch("array", 3));
     let name = || "array".to_owned();
@@ -441,7 +441,7 @@ fn requests_that_cannot_be_done_say_why() {
 }
 
 #[test]
-fn what_was_permitted_of_another_job_is_not_done_to_this_one() {
+fn permission_is_bound_to_seen_job() {
     let mut world = World::new(1, 1);
     let mine = Authorities {
         present: Authority::of(&batch("array", 3)),
@@ -498,7 +498,7 @@ fn revert(world: &mut World, version: u64) {
 }
 
 #[test]
-fn a_crash_while_it_goes_back_kills_nothing_that_has_not_been_heard_of() {
+fn crash_during_revert_kills_no_unknown() {
     for (max_unavailable, max_surge) in [(1, 0), (1, 1), (0, 1)] {
         let (mut world, _) = updated(max_unavailable, max_surge);
         revert(&mut world, 1);
@@ -516,7 +516,7 @@ fn a_crash_while_it_goes_back_kills_nothing_that_has_not_been_heard_of() {
 }
 
 #[test]
-fn going_to_the_version_that_an_update_is_under_way_to_completes_it() {
+fn revert_to_update_target_completes_update() {
     let (mut world, spec) = updated(0, 1);
     submit(&mut world, changed(&spec, "third"));
     world.calm(8, None);
@@ -528,7 +528,7 @@ fn going_to_the_version_that_an_update_is_under_way_to_completes_it() {
 }
 
 #[test]
-fn the_deadline_of_an_update_does_not_count_the_time_without_a_master() {
+fn update_deadline_excludes_time_without_master() {
     let (mut world, spec) = updated(0, 1);
     submit(&mut world, changed(&spec, "third"));
     world.outage(600);
@@ -550,7 +550,7 @@ fn launch(world: &mut World) {
 }
 
 #[test]
-fn a_run_starts_when_the_tasks_of_the_cancelled_one_have_ended() {
+fn run_starts_after_cancelled_tasks_end() {
     let mut world = World::new(1, 2);
     let spec = batch("array", 2);
     submit(&mut world, spec.clone());
@@ -569,7 +569,7 @@ fn a_run_starts_when_the_tasks_of_the_cancelled_one_have_ended() {
 }
 
 #[test]
-fn the_success_of_a_task_that_was_given_up_counts_and_ends_its_replacement() {
+fn late_success_counts_and_ends_replacement() {
     for is_restarted in [false, true] {
         let mut world = World::new(1, 2);
         submit(&mut world, batch("array", 1));
@@ -603,7 +603,7 @@ fn the_success_of_a_task_that_was_given_up_counts_and_ends_its_replacement() {
 }
 
 #[test]
-fn a_gang_that_never_fits_holds_offers_ever_more_rarely() {
+fn unplaceable_gang_holds_more_rarely() {
     let mut world = World::new(5, 3);
     submit(&mut world, gang("huge", 13));
     let mut held = 0;
@@ -616,7 +616,7 @@ fn a_gang_that_never_fits_holds_offers_ever_more_rarely() {
 }
 
 #[test]
-fn no_gang_holds_offers_for_more_than_ten_minutes() {
+fn gang_holds_offers_ten_minutes_maximum() {
     let mut world = World::new(5, 3);
     let mut spec = gang("huge", 13);
     spec.gang = Some(Gang {

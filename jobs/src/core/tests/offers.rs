@@ -22,7 +22,7 @@ fn fits(world: &World, spec: &JobSpec) -> usize {
 }
 
 #[test]
-fn plan_forgets_rescinded_offers_and_lost_agents() {
+fn plan_forgets_rescinded_and_lost() {
     let mut world = World::new(1, 0);
     submit(&mut world, batch("some", 1));
     // No instance with a volume fits, so that all offers stay as they are.
@@ -45,7 +45,7 @@ fn plan_forgets_rescinded_offers_and_lost_agents() {
 }
 
 #[test]
-fn plan_knows_the_newest_agents_of_very_many() {
+fn plan_keeps_newest_agents_only() {
     let mut world = World::new(1, 0);
     submit(&mut world, batch("some", 0));
     for number in 0..10_100 {
@@ -96,7 +96,7 @@ fn freed_port_waits_for_its_turn() {
 }
 
 #[test]
-fn plan_looks_for_offers_of_a_role_without_jobs() {
+fn plan_seeks_offers_for_empty_role() {
     let mut world = World::new(1, 2);
     submit(&mut world, batch("some", 1));
     world.success_in_ten = 10;

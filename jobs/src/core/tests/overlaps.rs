@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn run_that_fits_nowhere_does_not_block_later_runs() {
+fn unplaceable_run_blocks_no_later_run() {
     for is_gang in [false, true] {
         let mut world = World::new(1, 2);
         world.success_in_ten = 10;
@@ -26,7 +26,7 @@ fn run_that_fits_nowhere_does_not_block_later_runs() {
 
 /// One task of the run pauses after a failure, and the others do not fit.
 #[test]
-fn later_runs_of_one_version_start_in_turn() {
+fn runs_of_one_version_start_sequentially() {
     let mut world = World::new(1, 1);
     world.success_in_ten = 10;
     let mut spec = cron(Overlap::Allow);

@@ -248,7 +248,7 @@ pub(super) fn end(
 }
 
 #[test]
-fn failed_task_is_named_in_one_line() {
+fn failed_task_has_one_line_reason() {
     assert_eq!(endings().len(), ENDINGS.len());
 }
 
@@ -288,7 +288,7 @@ fn why(world: &World, name: &str) -> String {
 }
 
 #[test]
-fn waiting_job_says_why_in_one_line() {
+fn waiting_job_has_one_line_reason() {
     assert!(waits().len() >= 14);
 }
 
@@ -467,7 +467,7 @@ pub(super) fn waits() -> Vec<Case> {
 }
 
 #[test]
-fn next_time_of_schedule_is_shown_at_once() {
+fn next_schedule_time_is_shown_immediately() {
     let mut world = World::new(1, 1);
     submit(&mut world, cron(Overlap::Skip));
     assert!(
@@ -481,7 +481,7 @@ fn next_time_of_schedule_is_shown_at_once() {
 }
 
 #[test]
-fn instance_that_ends_with_0_is_no_failure() {
+fn exit_code_zero_is_no_failure() {
     let mut world = World::new(1, 1);
     submit(&mut world, service(1, 1, 0));
     world.calm(10, None);
@@ -499,7 +499,7 @@ fn instance_that_ends_with_0_is_no_failure() {
 
 /// Regression: each of these changes restarted all instances.
 #[test]
-fn change_that_concerns_no_task_replaces_none() {
+fn change_without_task_effect_replaces_nothing() {
     let mut world = World::new(1, 4);
     let spec = service(3, 1, 1);
     submit(&mut world, spec.clone());
@@ -549,7 +549,7 @@ fn change_that_concerns_no_task_replaces_none() {
 }
 
 #[test]
-fn similar_names_have_variables_of_their_own() {
+fn similar_names_have_distinct_variables() {
     let mut world = World::new(1, 2);
     world.success_in_ten = 10;
     let ports =

@@ -23,7 +23,7 @@ fn end_killed(world: &mut World) {
 }
 
 #[test]
-fn kill_of_an_update_is_no_failure_after_a_restart() {
+fn update_kill_after_restart_is_expected() {
     let mut world = World::new(3, 4);
     let spec = service(4, 1, 1);
     submit(&mut world, spec.clone());
@@ -46,7 +46,7 @@ fn kill_of_an_update_is_no_failure_after_a_restart() {
 }
 
 #[test]
-fn restart_in_the_update_of_a_gang_keeps_the_others_up() {
+fn gang_update_survives_scheduler_restart() {
     let mut world = World::new(1, 4);
     let spec = JobSpec {
         gang: gang("web", 3).gang,
@@ -70,7 +70,7 @@ fn restart_in_the_update_of_a_gang_keeps_the_others_up() {
 
 /// The reason also survives if the job has been started again meanwhile.
 #[test]
-fn reason_of_every_kill_outlives_a_restart() {
+fn kill_reason_survives_restart() {
     for what in ["stop", "scale", "time"] {
         let mut world = World::new(2, 4);
         let name = || "web".to_owned();
@@ -171,7 +171,7 @@ fn go_on(world: &mut World, seconds: u64) {
 }
 
 #[test]
-fn clock_that_was_behind_times_nothing_out() {
+fn slow_clock_times_out_no_task() {
     let mut world = World::new(1, 2);
     let id = start_long(&mut world, 1_800);
     go_on(&mut world, 10);
@@ -194,7 +194,7 @@ fn clock_that_was_behind_times_nothing_out() {
 
 /// Another machine leads, and its clock differs by an hour in either direction.
 #[test]
-fn failover_to_another_clock_times_nothing_out() {
+fn failover_clock_times_out_no_task() {
     let mut world = World::new(1, 3);
     let id = start_long(&mut world, 1_800);
     world.lose_agent_of(&id);
@@ -214,7 +214,7 @@ fn failover_to_another_clock_times_nothing_out() {
 
 /// Regression: an index that paused after a failure paused for longer or shorter by another clock.
 #[test]
-fn pause_after_a_failure_lasts_as_long_by_another_clock() {
+fn failure_pause_survives_clock_change() {
     let mut world = World::new(1, 2);
     submit(&mut world, service(1, 1, 1));
     world.calm(20, None);

@@ -6,7 +6,7 @@ use crate::core::runs::{ANSWERS_WITHIN, TIMES_MAX};
 use crate::core::state::CATCHING_UP;
 
 #[test]
-fn a_schedule_fires_once_for_each_of_its_times() {
+fn schedule_fires_once_per_time() {
     for seed in 0..20 {
         let mut world = World::new(seed, 3);
         world.success_in_ten = 10;
@@ -46,7 +46,7 @@ fn runs_of(world: &World) -> Vec<u64> {
 }
 
 #[test]
-fn a_schedule_that_is_edited_neither_loses_its_run_nor_makes_up_for_times_before() {
+fn edited_schedule_keeps_run_without_catchup() {
     let mut world = started_schedule(Overlap::Skip);
     submit(&mut world, changed(&cron(Overlap::Skip), "another"));
     launch(&mut world);
@@ -74,7 +74,7 @@ fn skipped(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn a_run_that_ended_while_the_scheduler_was_away_keeps_no_later_one_from_starting() {
+fn run_ended_during_absence_blocks_nothing() {
     let cases = [
         (Overlap::Skip, Duration::from_secs(1)),
         (Overlap::Replace, Duration::from_secs(1)),
@@ -101,7 +101,7 @@ fn a_run_that_ended_while_the_scheduler_was_away_keeps_no_later_one_from_startin
 
 /// Regression: the run counted as running because the core had not read its end yet.
 #[test]
-fn a_run_that_ended_while_the_process_stood_still_keeps_no_later_one_from_starting() {
+fn run_ended_during_pause_blocks_nothing() {
     for overlap in [Overlap::Skip, Overlap::Replace] {
         let mut world = started_schedule(overlap);
         world.finish_away(&only_task(&world, "nightly"));
@@ -122,7 +122,7 @@ fn a_run_that_ended_while_the_process_stood_still_keeps_no_later_one_from_starti
 }
 
 #[test]
-fn a_run_of_which_nothing_is_heard_counts_as_going_on_after_a_while() {
+fn silent_run_counts_as_running_later() {
     for (overlap, runs) in [(Overlap::Skip, 1), (Overlap::Replace, 2)] {
         let mut world = started_schedule(overlap);
         world.sync();
@@ -140,7 +140,7 @@ fn a_run_of_which_nothing_is_heard_counts_as_going_on_after_a_while() {
 }
 
 #[test]
-fn a_time_that_comes_while_no_master_answers_waits_for_what_it_tells_of_the_run_before() {
+fn time_without_master_awaits_previous_run() {
     for has_ended in [true, false] {
         let mut world = started_schedule(Overlap::Skip);
         world.sync();
@@ -164,7 +164,7 @@ fn a_time_that_comes_while_no_master_answers_waits_for_what_it_tells_of_the_run_
 
 /// Regression: the time was lost without any message.
 #[test]
-fn a_time_that_is_put_off_is_run_by_the_version_that_is_submitted_meanwhile() {
+fn postponed_time_uses_the_new_version() {
     let mut world = started_schedule(Overlap::Skip);
     world.sync();
     world.outage(65);
@@ -204,7 +204,7 @@ fn a_time_that_is_put_off_is_run_by_the_version_that_is_submitted_meanwhile() {
 }
 
 #[test]
-fn a_schedule_says_when_it_runs_next() {
+fn schedule_shows_its_next_run() {
     let mut world = World::new(1, 2);
     let next = |world: &World, name: &str| world.state.job(name).expect("a job").next_run;
     submit(&mut world, cron(Overlap::Skip));
@@ -222,7 +222,7 @@ fn a_schedule_says_when_it_runs_next() {
 }
 
 #[test]
-fn a_schedule_that_was_stopped_goes_on_with_its_next_time() {
+fn stopped_schedule_resumes_at_next_time() {
     let mut world = World::new(1, 2);
     submit(&mut world, cron(Overlap::Skip));
     world.request(Request::Stop {
@@ -239,7 +239,7 @@ fn a_schedule_that_was_stopped_goes_on_with_its_next_time() {
 }
 
 #[test]
-fn a_schedule_is_read_once_for_each_of_its_times() {
+fn schedule_is_read_once_per_time() {
     let mut world = World::new(1, 2);
     submit(&mut world, cron(Overlap::Skip));
     world::ASKED.set(0);
@@ -250,7 +250,7 @@ fn a_schedule_is_read_once_for_each_of_its_times() {
 }
 
 #[test]
-fn a_clock_that_was_ahead_and_is_set_back_stops_no_schedule_and_no_task() {
+fn corrected_fast_clock_stops_no_work() {
     let mut world = World::new(1, 3);
     world.pass(Duration::from_secs(1_000_000));
     world.success_in_ten = 0;
@@ -266,7 +266,7 @@ fn a_clock_that_was_ahead_and_is_set_back_stops_no_schedule_and_no_task() {
 }
 
 #[test]
-fn a_clock_that_was_ahead_and_is_set_back_while_it_runs_stops_no_schedule() {
+fn clock_correction_while_running_stops_nothing() {
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
     submit(&mut world, cron(Overlap::Skip));
@@ -283,7 +283,7 @@ fn a_clock_that_was_ahead_and_is_set_back_while_it_runs_stops_no_schedule() {
 }
 
 #[test]
-fn a_time_that_has_been_run_is_not_run_again_where_the_clock_is_set_back_before_it() {
+fn clock_correction_repeats_no_run() {
     for is_of_version_before in [false, true] {
         let mut world = daily_schedule();
         world.set_ahead(Duration::from_secs(DAY_END - 10));
@@ -312,7 +312,7 @@ fn a_time_that_has_been_run_is_not_run_again_where_the_clock_is_set_back_before_
 }
 
 #[test]
-fn a_clock_that_was_ahead_by_one_time_or_more_leaves_out_none_of_them() {
+fn clock_correction_skips_no_time() {
     for (days, fails_over) in [(1, false), (2, false), (2, true), (365, false), (365, true)] {
         let mut world = daily_schedule();
         world.calm(10, None);
@@ -334,7 +334,7 @@ fn a_clock_that_was_ahead_by_one_time_or_more_leaves_out_none_of_them() {
 }
 
 #[test]
-fn a_schedule_that_waits_for_a_clock_that_was_set_back_says_until_when() {
+fn schedule_names_time_awaiting_corrected_clock() {
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
     submit(&mut world, cron(Overlap::Skip));
@@ -390,7 +390,7 @@ fn set_and_fail_over(world: &mut World, ahead: u64) {
 }
 
 #[test]
-fn the_times_of_a_schedule_come_once_where_the_clock_is_set_back_by_more_than_its_period() {
+fn large_clock_correction_runs_times_once() {
     for fails_over in [false, true] {
         let mut world = World::new(1, 3);
         world.success_in_ten = 10;
@@ -414,7 +414,7 @@ fn the_times_of_a_schedule_come_once_where_the_clock_is_set_back_by_more_than_it
 }
 
 #[test]
-fn the_times_that_a_clock_far_ahead_has_run_do_not_come_again() {
+fn times_run_far_ahead_never_repeat() {
     const AHEAD: u64 = 6_000_000;
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
@@ -435,7 +435,7 @@ fn the_times_that_a_clock_far_ahead_has_run_do_not_come_again() {
 }
 
 #[test]
-fn what_a_schedule_has_had_keeps_no_other_one_waiting() {
+fn history_of_schedule_delays_no_other() {
     let by_text = |cron: &Cron, after: Duration| {
         let step = if cron.schedule == "0 * * * *" {
             3_600
@@ -468,7 +468,7 @@ fn what_a_schedule_has_had_keeps_no_other_one_waiting() {
 }
 
 #[test]
-fn a_time_that_was_missed_lately_does_not_come_again() {
+fn recently_missed_time_never_repeats() {
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
     world.set_ahead(Duration::from_secs(7_200));
@@ -483,7 +483,7 @@ fn a_time_that_was_missed_lately_does_not_come_again() {
 }
 
 #[test]
-fn a_submission_for_which_there_is_no_room_leaves_a_stopped_schedule_as_it_was() {
+fn refused_submission_keeps_schedule_stopped() {
     let mut world = World::new(1, 2);
     world.success_in_ten = 10;
     let large = |letter: &str| changed(&cron(Overlap::Skip), &letter.repeat(100_000));
@@ -526,7 +526,7 @@ fn a_submission_for_which_there_is_no_room_leaves_a_stopped_schedule_as_it_was()
 }
 
 #[test]
-fn what_many_schedules_have_missed_takes_a_few_short_steps_and_each_runs_once() {
+fn missed_schedules_run_once_in_steps() {
     let mut world = World::new(1, 0);
     for number in 0..200 {
         let name = format!("c{number}");
@@ -569,7 +569,7 @@ fn what_many_schedules_have_missed_takes_a_few_short_steps_and_each_runs_once() 
 }
 
 #[test]
-fn few_missed_times_are_counted_and_a_clock_that_jumps_by_years_costs_no_more() {
+fn huge_clock_jump_costs_little() {
     let mut world = World::new(1, 0);
     submit(&mut world, cron(Overlap::Skip));
     world.pass(Duration::from_millis(100));

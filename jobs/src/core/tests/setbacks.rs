@@ -27,7 +27,7 @@ fn healthy_in(world: &World, version: u64) -> usize {
 }
 
 #[test]
-fn revert_to_a_failing_version_keeps_the_service_up() {
+fn revert_to_failing_keeps_service_up() {
     for reverts_by_itself in [false, true] {
         let mut world = World::new(7, 4);
         let mut spec = service(4, 1, 1);
@@ -61,7 +61,7 @@ fn revert_to_a_failing_version_keeps_the_service_up() {
 
 /// Progress of an update that regains instances after losses that it did not cause.
 #[test]
-fn update_that_recovers_from_losses_makes_progress() {
+fn update_recovers_after_losses() {
     let mut world = World::new(3, 4);
     let mut spec = service(4, 0, 1);
     update_of(&mut spec).healthy_after = Duration::from_secs(50);
@@ -85,7 +85,7 @@ fn update_that_recovers_from_losses_makes_progress() {
 }
 
 #[test]
-fn update_with_an_agent_that_comes_and_goes_makes_progress() {
+fn update_progresses_despite_flapping_agent() {
     let mut world = World::new(3, 4);
     let mut spec = service(4, 0, 1);
     update_of(&mut spec).healthy_after = Duration::from_secs(50);
@@ -109,7 +109,7 @@ fn update_with_an_agent_that_comes_and_goes_makes_progress() {
 }
 
 #[test]
-fn instance_that_fails_again_and_again_is_no_progress() {
+fn repeatedly_failing_instance_makes_no_progress() {
     let mut world = World::new(3, 4);
     let mut spec = service(2, 0, 1);
     update_of(&mut spec).healthy_after = Duration::from_secs(5);
@@ -133,7 +133,7 @@ fn instance_that_fails_again_and_again_is_no_progress() {
 }
 
 #[test]
-fn scaling_during_an_update_begins_its_progress_anew() {
+fn scaling_during_update_restarts_progress() {
     let mut world = World::new(3, 4);
     let mut spec = service(8, 0, 1);
     update_of(&mut spec).healthy_after = Duration::from_secs(50);
@@ -154,7 +154,7 @@ fn scaling_during_an_update_begins_its_progress_anew() {
 }
 
 #[test]
-fn update_to_another_role_keeps_the_old_version_up() {
+fn role_change_keeps_old_version_up() {
     for role in ["r", "s"] {
         let mut world = World::new(7, 4);
         let mut spec = service(4, 0, 1);
@@ -179,7 +179,7 @@ fn update_to_another_role_keeps_the_old_version_up() {
 
 /// A run continues in the role in which it began.
 #[test]
-fn schedule_in_another_role_finishes_the_run_of_before() {
+fn role_change_finishes_previous_run() {
     let mut world = World::new(1, 2);
     world.success_in_ten = 10;
     let mut spec = cron(Overlap::Allow);
@@ -209,7 +209,7 @@ fn marks(world: &World) -> Vec<(u64, bool, bool)> {
 }
 
 #[test]
-fn version_that_dies_young_replaces_no_good_one_by_default() {
+fn default_update_rejects_short_lived_version() {
     let mut world = World::new(5, 4);
     let mut spec = service(4, 0, 1);
     let text = "name = \"web\"\n[task]\ncommand = \"true\"\n";
@@ -238,7 +238,7 @@ fn version_that_dies_young_replaces_no_good_one_by_default() {
 }
 
 #[test]
-fn pause_lies_between_instances_and_before_the_mark() {
+fn pause_separates_instances_before_mark() {
     let mut world = World::new(5, 4);
     let mut spec = service(3, 0, 1);
     update_of(&mut spec).pause = Duration::from_secs(20);
@@ -307,7 +307,7 @@ fn automatic_revert_needs_rights_of_submitter() {
 
 /// Regression: only the history showed the failure, and only while this scheduler led.
 #[test]
-fn failed_update_is_kept_until_next_version() {
+fn failed_update_stays_until_next_version() {
     let mut world = World::new(3, 4);
     let mut spec = service(4, 1, 1);
     update_of(&mut spec).healthy_after = Duration::from_secs(5);

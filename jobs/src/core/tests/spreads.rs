@@ -129,7 +129,7 @@ fn cluster(seed: u64) -> (World, Racks, Dice, BTreeMap<String, u32>) {
 }
 
 #[test]
-fn random_clusters_reach_the_best_spread_that_offers_allow() {
+fn random_clusters_reach_best_possible_spread() {
     for seed in 0..200 {
         let (mut world, mut racks, mut dice, room) = cluster(seed);
         let total: u32 = room.values().sum();
@@ -154,7 +154,7 @@ fn random_clusters_reach_the_best_spread_that_offers_allow() {
 
 /// Without the master's list of agents, offers are used as they come.
 #[test]
-fn spread_without_a_known_cluster_waits_for_nothing() {
+fn spread_without_cluster_waits_for_nothing() {
     let mut world = World::new(1, 3);
     for agent in world.agents() {
         world.racks.insert(agent.clone(), agent);
@@ -222,7 +222,7 @@ fn spread_waits_while_others_get_an_agent_several_times() {
 }
 
 #[test]
-fn uneven_job_says_what_was_not_offered() {
+fn uneven_job_names_missing_offers() {
     let mut world = World::new(1, 4);
     let racks = ["r1", "r2", "r3", "r4"];
     for (agent, rack) in world.agents().into_iter().zip(racks) {
@@ -259,7 +259,7 @@ fn uneven_job_says_what_was_not_offered() {
 }
 
 #[test]
-fn rebalanced_service_moves_to_racks_that_are_offered_now() {
+fn rebalance_moves_to_newly_offered_racks() {
     let mut world = World::new(3, 3);
     for (agent, rack) in world.agents().into_iter().zip(["r1", "r2", "r3"]) {
         world.racks.insert(agent, rack.to_owned());
@@ -311,7 +311,7 @@ fn rebalanced_service_moves_to_racks_that_are_offered_now() {
 }
 
 #[test]
-fn rebalance_refuses_jobs_that_never_move() {
+fn rebalance_refuses_immovable_jobs() {
     let volumes = JobSpec {
         constraints: spread(2).constraints,
         ..database(2)
@@ -344,7 +344,7 @@ fn rebalance_refuses_jobs_that_never_move() {
 
 /// Instances with and without a volume belong to one job.
 #[test]
-fn distinct_holds_when_a_volume_is_added_or_removed() {
+fn distinct_holds_across_volume_changes() {
     for seed in 0..10 {
         let mut world = World::new(seed, 3);
         let mut spec = service(2, 1, 0);

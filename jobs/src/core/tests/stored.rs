@@ -49,7 +49,7 @@ fn cluster_of_jobs_survives_restart() {
 }
 
 #[test]
-fn a_change_of_a_job_writes_no_specification_that_has_not_changed() {
+fn change_rewrites_no_unchanged_specification() {
     let mut world = with_ten_versions(50_000);
     assert_eq!(world.stored("version/web/"), 10);
     scale(&mut world, 3);
@@ -88,7 +88,7 @@ fn a_change_of_a_job_writes_no_specification_that_has_not_changed() {
 }
 
 #[test]
-fn small_versions_are_stored_as_a_scheduler_of_before_reads_them() {
+fn small_versions_keep_the_earlier_format() {
     let mut world = with_ten_versions(100);
     scale(&mut world, 3);
     assert_eq!(world.stored("version/"), 0);
@@ -100,7 +100,7 @@ fn small_versions_are_stored_as_a_scheduler_of_before_reads_them() {
 }
 
 #[test]
-fn large_versions_in_the_record_of_a_job_are_read_and_moved() {
+fn large_inline_versions_are_moved() {
     let mut world = with_ten_versions(50_000);
     // The earlier format has all versions in one record.
     let record = world.state.jobs["web"].record.clone();
@@ -119,7 +119,7 @@ fn large_versions_in_the_record_of_a_job_are_read_and_moved() {
 }
 
 #[test]
-fn the_bytes_of_all_specifications_are_bounded_and_each_role_finds_room() {
+fn specification_bytes_leave_each_role_room() {
     let mut world = World::new(1, 2);
     world.state.spec_bytes_max = 1_000_000;
     let answer = |world: &mut World, request| -> Result<u64, Refusal> {
@@ -169,7 +169,7 @@ fn the_bytes_of_all_specifications_are_bounded_and_each_role_finds_room() {
 }
 
 #[test]
-fn what_has_been_complete_for_long_gives_its_bytes_to_another_job() {
+fn old_complete_job_frees_its_bytes() {
     let mut world = World::new(1, 2);
     world.success_in_ten = 10;
     world.state.spec_bytes_max = 1_000_000;
@@ -206,7 +206,7 @@ fn what_has_been_complete_for_long_gives_its_bytes_to_another_job() {
 
 /// A copy of the store that was put back made ids anew.
 #[test]
-fn restored_copy_of_store_uses_no_id_twice() {
+fn restored_store_never_reuses_ids() {
     for volumes in [false, true] {
         let mut world = World::new(1, 3);
         let spec = match volumes {

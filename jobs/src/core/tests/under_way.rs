@@ -13,7 +13,7 @@ use crate::core::{Input, Request};
 use crate::spec::{HealthCheck, JobSpec, Probe};
 
 #[test]
-fn instances_that_take_long_to_end_count_until_they_have() {
+fn ending_instances_count_until_ended() {
     let mut world = World::new(7, 12);
     let spec = service(6, 2, 2);
     submit(&mut world, spec.clone());
@@ -33,7 +33,7 @@ fn instances_that_take_long_to_end_count_until_they_have() {
 }
 
 #[test]
-fn instances_that_are_scaled_away_count_until_they_have_ended() {
+fn scaled_away_instances_count_until_ended() {
     let mut world = World::new(7, 12);
     let spec = service(6, 0, 1);
     submit(&mut world, spec.clone());
@@ -68,7 +68,7 @@ fn launching() -> (World, String) {
 }
 
 #[test]
-fn that_a_task_is_unknown_is_not_believed_while_its_launch_is_under_way() {
+fn unknown_is_ignored_during_launch() {
     let (mut world, id) = launching();
     let ids = |world: &World| -> Vec<String> {
         let tasks = world.state.job("array").unwrap().tasks.unwrap();
@@ -90,7 +90,7 @@ fn that_a_task_is_unknown_is_not_believed_while_its_launch_is_under_way() {
 /// Regression: tasks whose launch never reached a restarted agent stayed staging for a quarter of an hour, until the next
 /// query.
 #[test]
-fn what_an_agent_says_of_a_task_that_never_came_is_believed_at_once() {
+fn agent_report_of_lost_launch_counts() {
     let (mut world, id) = launching();
     world.step(Input::Update(Box::new(TaskStatus {
         task_id: TaskId { value: id },
@@ -118,7 +118,7 @@ fn tell(world: &mut World, state: TaskState, healthy: Option<bool>) -> String {
 }
 
 #[test]
-fn checks_say_what_they_said_when_an_agent_that_was_away_is_back() {
+fn checks_keep_results_after_agent_return() {
     let mut spec = service(1, 0, 1);
     spec.task.check = Some(HealthCheck {
         probe: Probe::Command("true".to_owned()),
@@ -147,7 +147,7 @@ fn checks_say_what_they_said_when_an_agent_that_was_away_is_back() {
 }
 
 #[test]
-fn a_task_that_is_killed_for_its_checks_has_failed_by_them() {
+fn task_killed_by_checks_has_failed() {
     let text = "failed (its health checks failed)";
     for (running, killed, expected) in [
         (None, Some(false), text),
@@ -186,7 +186,7 @@ fn a_task_that_is_killed_for_its_checks_has_failed_by_them() {
 }
 
 #[test]
-fn a_task_that_is_back_before_it_runs_is_not_given_up() {
+fn task_back_before_running_is_kept() {
     for state in [TaskState::TaskStaging, TaskState::TaskStarting] {
         let mut world = World::new(1, 2);
         submit(&mut world, service(1, 0, 1));
@@ -216,7 +216,7 @@ fn away() -> (World, String) {
 }
 
 #[test]
-fn a_task_whose_agent_is_back_is_not_given_up_by_what_is_remembered() {
+fn task_of_returned_agent_is_kept() {
     // While the agent comes back, the scheduler restarts, has no master, or stands still.
     for case in 0..3 {
         let (mut world, id) = away();
@@ -246,7 +246,7 @@ fn a_task_whose_agent_is_back_is_not_given_up_by_what_is_remembered() {
 }
 
 #[test]
-fn an_update_that_is_well_is_not_given_up_because_the_scheduler_stood_still() {
+fn healthy_update_survives_scheduler_pause() {
     let mut world = World::new(7, 4);
     let spec = service(1, 0, 1);
     submit(&mut world, spec.clone());
@@ -262,7 +262,7 @@ fn an_update_that_is_well_is_not_given_up_because_the_scheduler_stood_still() {
 }
 
 #[test]
-fn a_purge_waits_for_no_agent_that_stays_away() {
+fn purge_ignores_absent_agent() {
     for spec in [service(1, 0, 1), database(1)] {
         let mut world = World::new(1, 2);
         submit(&mut world, spec.clone());
@@ -284,7 +284,7 @@ fn a_purge_waits_for_no_agent_that_stays_away() {
 }
 
 #[test]
-fn what_runs_and_is_not_remembered_ends_when_the_scheduler_starts() {
+fn forgotten_tasks_end_at_scheduler_start() {
     let (mut world, id) = away();
     world.pass(Duration::from_secs(60));
     // The task is given up; its agent comes back while the scheduler is away.
@@ -297,7 +297,7 @@ fn what_runs_and_is_not_remembered_ends_when_the_scheduler_starts() {
 
 /// The master leads since a moment too, and hears of the task when its agent is back.
 #[test]
-fn what_is_not_remembered_ends_soon_after_its_agent_is_back_at_a_new_master() {
+fn forgotten_tasks_end_after_agent_return() {
     let (mut world, id) = away();
     world.pass(Duration::from_secs(60));
     world.sync();
@@ -313,7 +313,7 @@ fn what_is_not_remembered_ends_soon_after_its_agent_is_back_at_a_new_master() {
 }
 
 #[test]
-fn instances_that_outlived_a_stop_are_updated_as_any_others() {
+fn instances_surviving_stop_are_updated() {
     let mut world = World::new(1, 1);
     let spec = service(3, 1, 0);
     submit(&mut world, spec.clone());
@@ -344,7 +344,7 @@ fn instances_that_outlived_a_stop_are_updated_as_any_others() {
 }
 
 #[test]
-fn instances_that_outlived_a_stop_let_no_others_start_before_what_the_service_starts_after() {
+fn instances_surviving_stop_respect_dependencies() {
     let mut world = World::new(1, 3);
     let mut sooner = service(1, 1, 0);
     sooner.name = "sooner".to_owned();

@@ -60,7 +60,7 @@ fn promote_needs_healthy_canaries() {
 }
 
 #[test]
-fn scaled_down_service_leaves_its_size_to_others() {
+fn scaled_down_service_shrinks_its_size() {
     let mut world = World::new(1, 4);
     submit(&mut world, service(16, 1, 1));
     world.calm(60, None);
@@ -108,7 +108,7 @@ fn versions(world: &World) -> Vec<u64> {
 
 /// Regression: without room for another instance, an update ended in two versions.
 #[test]
-fn update_without_room_ends_what_max_unavailable_permits() {
+fn update_without_room_ends_permitted_instances() {
     for (canary, surge) in [(0, 1), (0, 4), (1, 1)] {
         let mut world = World::new(3, 1);
         let mut spec = service(4, 1, surge);
@@ -180,7 +180,7 @@ fn impossible_update_is_reported_at_once() {
 }
 
 #[test]
-fn rollback_without_room_ends_in_one_version() {
+fn rollback_without_room_reaches_one_version() {
     for by_itself in [false, true] {
         let mut world = World::new(3, 2);
         let mut spec = service(4, 0, 1);

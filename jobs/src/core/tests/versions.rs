@@ -17,7 +17,7 @@ fn stop(world: &mut World) {
 }
 
 #[test]
-fn a_stopped_service_starts_in_no_version_but_the_new_one() {
+fn stopped_service_starts_only_new_version() {
     let spec = service(8, 0, 1);
     let name = || "web".to_owned();
     for request in [
@@ -53,7 +53,7 @@ fn a_stopped_service_starts_in_no_version_but_the_new_one() {
 }
 
 #[test]
-fn a_file_that_is_corrected_before_the_job_may_start_is_the_only_one_that_runs() {
+fn only_corrected_file_runs_after_wait() {
     let mut world = World::new(7, 4);
     let spec = JobSpec {
         after: vec!["sooner".to_owned()],
@@ -78,7 +78,7 @@ fn a_file_that_is_corrected_before_the_job_may_start_is_the_only_one_that_runs()
 }
 
 #[test]
-fn what_a_stopped_version_has_left_ends_also_when_the_scheduler_has_forgotten_the_stop() {
+fn remains_of_forgotten_stop_end() {
     let mut world = World::new(7, 4);
     let spec = service(4, 0, 1);
     submit(&mut world, spec.clone());
@@ -96,7 +96,7 @@ fn what_a_stopped_version_has_left_ends_also_when_the_scheduler_has_forgotten_th
 }
 
 #[test]
-fn the_version_before_is_kept_up_where_the_new_one_fits_nowhere() {
+fn earlier_version_stays_without_room() {
     let mut world = World::new(7, 4);
     let mut spec = service(4, 0, 1);
     let Kind::Service(kind) = &mut spec.kind else {
@@ -125,7 +125,7 @@ fn the_version_before_is_kept_up_where_the_new_one_fits_nowhere() {
 }
 
 #[test]
-fn a_stopped_service_that_is_scaled_stays_stopped_until_it_is_started() {
+fn scaled_stopped_service_stays_stopped() {
     let mut world = World::new(7, 2);
     submit(&mut world, service(3, 0, 1));
     world.calm(30, None);
@@ -148,7 +148,7 @@ fn a_stopped_service_that_is_scaled_stays_stopped_until_it_is_started() {
 }
 
 #[test]
-fn a_service_that_was_stopped_starts_after_the_jobs_that_it_names_again() {
+fn stopped_service_restarts_after_dependencies() {
     for is_changed in [false, true] {
         let mut world = World::new(7, 4);
         let mut sooner = service(1, 0, 1);
@@ -199,7 +199,7 @@ fn slow_to_be_healthy(count: u32) -> JobSpec {
 }
 
 #[test]
-fn a_third_version_keeps_up_the_last_healthy_one_and_not_the_one_that_fails() {
+fn third_version_keeps_last_healthy_one() {
     let mut world = World::new(7, 4);
     let spec = slow_to_be_healthy(4);
     submit(&mut world, spec.clone());
@@ -225,7 +225,7 @@ fn a_third_version_keeps_up_the_last_healthy_one_and_not_the_one_that_fails() {
 }
 
 #[test]
-fn an_update_that_goes_back_leaves_the_number_of_instances_as_it_is_by_then() {
+fn automatic_revert_keeps_current_count() {
     for is_file in [false, true] {
         let mut world = World::new(7, 6);
         let spec = service(3, 0, 1);
@@ -258,7 +258,7 @@ fn an_update_that_goes_back_leaves_the_number_of_instances_as_it_is_by_then() {
 }
 
 #[test]
-fn a_service_that_is_taken_back_by_hand_keeps_the_number_of_instances_that_it_has() {
+fn manual_revert_keeps_current_count() {
     for version in [Some(1), None] {
         let mut world = World::new(7, 6);
         let spec = service(3, 0, 1);
@@ -293,7 +293,7 @@ fn a_service_that_is_taken_back_by_hand_keeps_the_number_of_instances_that_it_ha
 
 /// Regression: versions continued above those of the purged job.
 #[test]
-fn purged_name_begins_with_version_1_and_ids_of_its_own() {
+fn purged_name_restarts_at_version_1() {
     let mut world = World::new(1, 2);
     for round in 0..3 {
         submit(&mut world, service(2, 1, 1));

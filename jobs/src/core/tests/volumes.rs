@@ -58,7 +58,7 @@ fn stop(world: &mut World, purge: bool) {
 }
 
 #[test]
-fn instances_return_to_their_volumes_whatever_happens_and_a_purge_frees_everything() {
+fn instances_return_and_purge_frees_volumes() {
     for seed in 0..SEEDS {
         let mut world = World::new(seed, 3);
         let spec = database(3);
@@ -101,7 +101,7 @@ fn instances_return_to_their_volumes_whatever_happens_and_a_purge_frees_everythi
 }
 
 #[test]
-fn an_instance_waits_for_the_agent_of_its_volume_and_says_so() {
+fn instance_awaits_agent_of_its_volume() {
     let mut world = World::new(1, 3);
     submit(&mut world, database(1));
     world.calm(20, None);
@@ -164,7 +164,7 @@ fn instances_apart(world: &mut World, count: u32, away: u32) -> JobSpec {
 }
 
 #[test]
-fn an_instance_whose_volume_is_released_begins_anew_while_its_agent_is_away() {
+fn released_volume_lets_instance_restart_elsewhere() {
     let mut world = World::new(1, 3);
     instances_apart(&mut world, 2, 1);
     let old = volume_of(&world, 1);
@@ -185,7 +185,7 @@ fn an_instance_whose_volume_is_released_begins_anew_while_its_agent_is_away() {
 }
 
 #[test]
-fn an_instance_that_is_too_many_on_an_agent_that_is_away_takes_no_others_place() {
+fn surplus_absent_instance_displaces_no_other() {
     let mut world = World::new(1, 3);
     let spec = instances_apart(&mut world, 2, 1);
     let kept = volume_of(&world, 1);
@@ -207,7 +207,7 @@ fn an_instance_that_is_too_many_on_an_agent_that_is_away_takes_no_others_place()
 }
 
 #[test]
-fn a_volume_of_an_agent_that_comes_back_later_is_released_then() {
+fn release_waits_for_agent_return() {
     let mut world = World::new(1, 2);
     submit(&mut world, database(1));
     world.calm(20, None);
@@ -241,7 +241,7 @@ fn a_volume_of_an_agent_that_comes_back_later_is_released_then() {
 }
 
 #[test]
-fn fewer_instances_keep_their_volumes_unless_these_are_purged() {
+fn scaling_down_keeps_volumes_unless_purged() {
     let mut world = World::new(1, 2);
     submit(&mut world, database(3));
     world.calm(30, None);
@@ -272,7 +272,7 @@ fn fewer_instances_keep_their_volumes_unless_these_are_purged() {
 }
 
 #[test]
-fn a_purge_that_waits_for_its_tasks_is_taken_back_by_nothing() {
+fn waiting_purge_cannot_be_revoked() {
     let mut world = World::new(1, 2);
     let spec = database(1);
     submit(&mut world, spec.clone());
@@ -311,7 +311,7 @@ fn a_purge_that_waits_for_its_tasks_is_taken_back_by_nothing() {
 }
 
 #[test]
-fn what_an_agent_cannot_make_is_given_back_and_tried_elsewhere() {
+fn failed_volume_is_retried_elsewhere() {
     let mut world = World::new(1, 2);
     world.fails_to_create = true;
     submit(&mut world, database(1));
@@ -335,7 +335,7 @@ fn what_an_agent_cannot_make_is_given_back_and_tried_elsewhere() {
 }
 
 #[test]
-fn a_launch_that_did_not_arrive_leaves_no_volume_and_one_that_did_is_found() {
+fn lost_launch_leaves_exactly_one_volume() {
     let mut world = World::new(1, 2);
     submit(&mut world, database(1));
     world.loses_accepts = true;
@@ -363,7 +363,7 @@ fn a_launch_that_did_not_arrive_leaves_no_volume_and_one_that_did_is_found() {
 }
 
 #[test]
-fn an_agent_that_is_marked_gone_takes_its_volume_with_it() {
+fn gone_agent_loses_its_volume() {
     let mut world = World::new(1, 2);
     submit(&mut world, database(1));
     world.calm(20, None);
@@ -375,7 +375,7 @@ fn an_agent_that_is_marked_gone_takes_its_volume_with_it() {
 }
 
 #[test]
-fn a_version_without_volumes_waits_for_no_agent() {
+fn version_without_volumes_awaits_no_agent() {
     let mut world = World::new(1, 2);
     submit(&mut world, database(1));
     world.calm(20, None);
@@ -399,7 +399,7 @@ fn a_version_without_volumes_waits_for_no_agent() {
 }
 
 #[test]
-fn an_instance_that_needs_more_or_less_keeps_its_volume() {
+fn resized_instance_keeps_its_volume() {
     let mut world = World::new(1, 1);
     let mut spec = database(1);
     submit(&mut world, spec.clone());
@@ -436,7 +436,7 @@ fn an_instance_that_needs_more_or_less_keeps_its_volume() {
 }
 
 #[test]
-fn what_is_held_for_an_instance_is_for_no_other_task() {
+fn reserved_resources_serve_only_their_instance() {
     let mut world = World::new(1, 1);
     submit(&mut world, database(2));
     world.calm(20, None);
@@ -459,7 +459,7 @@ fn service_named(name: &str, count: u32) -> JobSpec {
 }
 
 #[test]
-fn no_accept_names_more_resources_than_a_master_takes() {
+fn accept_names_at_most_permitted_resources() {
     // The largest number of resources that a master accepts.
     const MOST: usize = 1_024;
     let mut world = World::new(1, 0);
@@ -491,7 +491,7 @@ fn no_accept_names_more_resources_than_a_master_takes() {
 }
 
 #[test]
-fn what_a_refused_accept_was_to_launch_starts_in_smaller_ones() {
+fn refused_accept_is_split_and_resent() {
     let mut world = World::new(1, 1);
     // The master accepts one task at a time.
     world.accept_tasks_max = 1;
@@ -511,7 +511,7 @@ fn what_a_refused_accept_was_to_launch_starts_in_smaller_ones() {
 }
 
 #[test]
-fn the_role_of_a_job_with_volumes_stays() {
+fn job_with_volumes_keeps_its_role() {
     let mut world = World::new(1, 2);
     submit(&mut world, database(2));
     world.calm(30, None);
@@ -550,7 +550,7 @@ fn the_role_of_a_job_with_volumes_stays() {
 }
 
 #[test]
-fn what_an_operator_has_reserved_stays_reserved_when_a_volume_of_it_is_purged() {
+fn purge_keeps_reservation_of_operator() {
     let mut world = World::new(1, 0);
     let disk = Resources::parse("disk:100", &Role::star()).expect("a disk");
     let role = Role::new("r").expect("a role");
@@ -574,7 +574,7 @@ fn what_an_operator_has_reserved_stays_reserved_when_a_volume_of_it_is_purged() 
 }
 
 #[test]
-fn instances_that_do_not_fit_beside_their_volumes_keep_no_others_waiting() {
+fn oversized_volume_instances_delay_no_others() {
     let mut world = World::new(1, 40);
     let sized = |cpus: f64| {
         let mut spec = database(40);
@@ -600,7 +600,7 @@ fn instances_that_do_not_fit_beside_their_volumes_keep_no_others_waiting() {
 }
 
 #[test]
-fn a_volume_whose_launch_waits_for_a_slow_store_is_not_asked_for_before_it_has_left() {
+fn slow_store_delays_volume_query() {
     for answers_come_first in [false, true] {
         let mut world = World::new(1, 3);
         submit(&mut world, database(1));
@@ -632,7 +632,7 @@ fn a_volume_whose_launch_waits_for_a_slow_store_is_not_asked_for_before_it_has_l
 }
 
 #[test]
-fn instances_that_return_together_are_taken_off_what_is_wanted_at_once() {
+fn joint_return_examines_each_instance_rarely() {
     let mut world = World::new(1, 40);
     let count = 4 * 40;
     submit(&mut world, database(count));
@@ -649,7 +649,7 @@ fn instances_that_return_together_are_taken_off_what_is_wanted_at_once() {
 }
 
 #[test]
-fn the_wanted_of_jobs_without_volumes_are_not_looked_at_for_volumes() {
+fn jobs_without_volumes_skip_volume_search() {
     let mut world = World::new(1, 1);
     submit(&mut world, service_named("other", 1_000));
     submit(&mut world, database(1));
@@ -665,7 +665,7 @@ fn the_wanted_of_jobs_without_volumes_are_not_looked_at_for_volumes() {
 }
 
 #[test]
-fn a_volume_that_is_another_one_by_now_is_not_released() {
+fn replaced_volume_is_not_released() {
     let mut world = World::new(1, 2);
     submit(&mut world, database(2));
     world.calm(30, None);

@@ -20,7 +20,7 @@ fn quota(limit: u64, consumed: u64) -> Quotas {
 }
 
 #[test]
-fn what_keeps_a_task_from_the_offers_is_told_and_a_plan_counts_what_is_placed() {
+fn waiting_reason_counts_planned_tasks() {
     let mut world = World::new(1, 1);
     let spec = service(5, 0, 1);
     submit(&mut world, spec.clone());
@@ -36,7 +36,7 @@ fn what_keeps_a_task_from_the_offers_is_told_and_a_plan_counts_what_is_placed() 
 
 /// Regression: with the quota of the role used up, every agent was shown as too small.
 #[test]
-fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_it() {
+fn blocking_quota_precedes_small_agents() {
     let mut world = World::new(1, 1);
     let spec = service(5, 0, 1);
     submit(&mut world, spec.clone());
@@ -80,7 +80,7 @@ fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_
 
 /// Regression: a plan counted these CPUs as free, and named no limit.
 #[test]
-fn revocable_cpus_of_a_version_that_is_replaced_free_nothing_of_the_quota() {
+fn replaced_revocable_cpus_free_no_quota() {
     let mut world = World::new(1, 1);
     let mut spec = batch("array", 1);
     spec.best_effort = true;
@@ -103,7 +103,7 @@ fn revocable_cpus_of_a_version_that_is_replaced_free_nothing_of_the_quota() {
 
 /// Regression: a plan named the limit, although it has room for the task that is placed again.
 #[test]
-fn what_returns_to_its_volume_takes_no_more_of_the_quota() {
+fn volume_return_uses_no_new_quota() {
     let mut world = World::new(1, 1);
     submit(&mut world, database(1));
     world.calm(30, None);
@@ -115,7 +115,7 @@ fn what_returns_to_its_volume_takes_no_more_of_the_quota() {
 }
 
 #[test]
-fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
+fn plan_counts_replacements_and_names_places() {
     let mut world = World::new(1, 2);
     let spec = service(8, 1, 0);
     submit(&mut world, spec.clone());
@@ -150,7 +150,7 @@ fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
 
 /// Regression: a plan was fine, and the job waited for ever.
 #[test]
-fn a_plan_and_a_job_say_that_what_they_wait_for_can_never_come() {
+fn plan_and_job_show_impossible_dependencies() {
     let mut world = World::new(1, 1);
     let after = |name: &str, other: &str| JobSpec {
         after: vec![other.to_owned()],
@@ -173,7 +173,7 @@ fn a_plan_and_a_job_say_that_what_they_wait_for_can_never_come() {
 
 /// Regression: a chain of 10,000 waiting jobs took minutes, without any other decision.
 #[test]
-fn of_very_many_jobs_that_wait_in_a_row_some_are_looked_at() {
+fn only_some_waiting_jobs_are_examined() {
     let mut world = World::new(1, 1);
     for (count, is_told) in [(AFTER_LOOKED_MAX, true), (AFTER_LOOKED_MAX + 2, false)] {
         for number in 0..count {
@@ -193,7 +193,7 @@ fn of_very_many_jobs_that_wait_in_a_row_some_are_looked_at() {
 
 /// Regression: a plan counted on tasks that could not be submitted.
 #[test]
-fn a_plan_of_what_is_refused_says_so() {
+fn refused_plan_names_its_reason() {
     let mut world = World::new(1, 1);
     submit(&mut world, batch("a", 1));
     let plan = plan_of(&world, &job("a", 1, service(1, 1, 1).kind));
@@ -205,7 +205,7 @@ fn a_plan_of_what_is_refused_says_so() {
 
 /// Regression: the history of a job of many instances had lost the reason of a rollback.
 #[test]
-fn what_a_job_did_is_remembered_beside_what_its_tasks_did() {
+fn job_events_survive_beside_task_events() {
     let mut world = World::new(1, 4);
     submit(&mut world, service(2, 1, 0));
     world.calm(20, None);
@@ -234,7 +234,7 @@ fn what_a_job_did_is_remembered_beside_what_its_tasks_did() {
 }
 
 #[test]
-fn a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_and_no_others() {
+fn refused_role_delays_only_its_jobs() {
     let mut world = World::new(1, 2);
     world.refused.insert("forbidden".to_owned());
     submit(&mut world, service(2, 1, 1));
@@ -264,7 +264,7 @@ fn a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_and_no_others() {
 }
 
 #[test]
-fn a_batch_that_fits_nowhere_starts_soon_after_it_is_corrected() {
+fn corrected_unplaceable_batch_starts_soon() {
     let mut world = World::new(1, 2);
     world.success_in_ten = 10;
     let mut spec = batch("array", 1);
@@ -279,7 +279,7 @@ fn a_batch_that_fits_nowhere_starts_soon_after_it_is_corrected() {
 }
 
 #[test]
-fn a_gang_that_gave_back_what_it_held_starts_once_the_rest_is_free() {
+fn gang_restarts_once_room_is_free() {
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
     submit(&mut world, service(4, 1, 1));
@@ -295,7 +295,7 @@ fn a_gang_that_gave_back_what_it_held_starts_once_the_rest_is_free() {
 }
 
 #[test]
-fn a_role_is_given_up_once_no_job_has_it_and_no_task_of_one_is_left() {
+fn role_ends_after_jobs_and_tasks() {
     let mut world = World::new(1, 2);
     submit(&mut world, service(2, 1, 1));
     world.calm(30, None);

@@ -254,7 +254,7 @@ fn job() -> impl Strategy<Value = JobSpec> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_as_the_same_job(spec in job()) {
+    fn written_job_reads_back_equal(spec in job()) {
         let json = to_json(&spec).to_string();
         prop_assert_eq!(from_json(&json).map_err(|e| e.to_string()), Ok(spec.clone()));
         let toml = to_toml(&spec);

@@ -34,7 +34,7 @@ fn assert_told_behind(cases: &[(&str, &str)]) {
 }
 
 #[test]
-fn what_is_wrong_with_the_text_and_its_fields() {
+fn invalid_text_and_fields_are_refused() {
     assert_told(&[
         (
             "name = \"a\ncount = 1",
@@ -134,7 +134,7 @@ fn what_is_wrong_with_the_text_and_its_fields() {
 }
 
 #[test]
-fn what_does_not_go_together() {
+fn incompatible_fields_are_refused() {
     assert_told(&[
         (
             "name = \"Web\"\n[task]\ncommand = \"b\"",
@@ -203,7 +203,7 @@ fn what_does_not_go_together() {
 }
 
 #[test]
-fn what_contradicts_the_rest_of_the_file() {
+fn contradictions_within_file_are_refused() {
     assert_told_behind(&[
         (
             "[check]\ntcp = { port = \"http\" }",
@@ -255,7 +255,7 @@ fn what_contradicts_the_rest_of_the_file() {
 
 /// Each file has a megabyte; earlier they took minutes.
 #[test]
-fn a_file_that_is_made_to_take_long_is_refused_soon_with_a_hundred_mistakes_at_most() {
+fn malicious_file_is_refused_soon() {
     let list = |count: usize, entry: &dyn Fn(usize) -> String| {
         let entries: Vec<String> = (0..count).map(entry).collect();
         entries.join(",")
@@ -312,7 +312,7 @@ fn a_file_that_is_made_to_take_long_is_refused_soon_with_a_hundred_mistakes_at_m
 }
 
 #[test]
-fn a_job_that_is_larger_than_what_is_stored_of_each_version_is_told() {
+fn job_beyond_stored_size_is_refused() {
     let of = |bytes: usize| {
         let command = "x".repeat(bytes);
         format!("name = \"a\"\n[task]\ncommand = \"{command}\"\n")
@@ -330,7 +330,7 @@ fn a_job_that_is_larger_than_what_is_stored_of_each_version_is_told() {
 }
 
 #[test]
-fn what_no_agent_can_carry_out_is_refused_with_the_file() {
+fn impossible_job_is_refused_with_file() {
     assert_told(&[
         (
             "name = \"a\"\n[task]\ncommand = \"a\\u0000b\"",
@@ -361,7 +361,7 @@ fn what_no_agent_can_carry_out_is_refused_with_the_file() {
 
 /// Some editors write a mark before the text, and lines that end with two characters.
 #[test]
-fn marks_and_line_ends_of_other_systems_are_read() {
+fn foreign_marks_and_newlines_are_read() {
     let plain = "name = \"a\"\n[task]\ncommand = \"\"\"\ntrue\nfalse\n\"\"\"\n";
     let expected = from_toml(plain).expect("a job");
     for text in [

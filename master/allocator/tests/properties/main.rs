@@ -176,7 +176,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases() / 2))]
 
     #[test]
-    fn explain_tells_what_happens(
+    fn explain_matches_next_allocation(
         seed in any::<u64>(),
         quota in any::<bool>(),
         commands in commands(),
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_answers(seed in any::<u64>(), commands in commands()) {
+    fn same_seed_gives_same_answers(seed in any::<u64>(), commands in commands()) {
         let (mut one, mut other) = (World::new(true, seed), World::new(true, seed));
         for command in &commands {
             one.run(*command);

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_charged_is_within_what_there_is_of_each_name() {
+    fn charges_stay_within_agent_total() {
         let total = all("cpus:4;mem:100").scalar_quantities();
         let total = total.iter().map(|(name, amount)| (name.clone(), amount));
         let mut charged = ChargedResources {

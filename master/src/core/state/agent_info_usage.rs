@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_no_more_than_it_leaves_to_others_and_who_says_little_is_let_in() {
+    fn host_leaves_memory_for_other_hosts() {
         let mut kept = AgentInfoUsage::default();
         let mut number = 0;
         let mut fill = |kept: &mut AgentInfoUsage, host: &str| {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_leave_room_and_what_they_made_is_taken_back() {
+    fn operations_leave_memory_for_reregistration() {
         let mut kept = AgentInfoUsage::default();
         let origin = Origin::host("a");
         let mut number = 0;
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_certificate_an_address_has_one_part_whatever_hosts_it_names() {
+    fn uncertified_address_counts_as_one_origin() {
         let at = |text: &str| Caller {
             address: Some(text.parse().unwrap()),
             ..Caller::default()

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_changed_is_made_anew() {
+    fn rebuilds_only_changed_views() {
         let mut table = Table::default();
         for key in [3, 1, 2] {
             table.insert(key, (key, 0));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watched_entry_that_may_have_changed_is_told_of_once() {
+    fn reports_watched_change_once() {
         let mut table = Table::default();
         for key in [1, 2, 3] {
             table.insert(key, (key, 0));

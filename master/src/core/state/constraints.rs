@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_compiled_once_and_counted_once() {
+    fn repeated_pattern_is_compiled_once() {
         let constraints = of((0..1_000).map(|number| format!("r{}", number % 2)));
         let rules = constraints.rules().unwrap();
         assert_eq!(rules["dev"].groups[0].len(), 1_000);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_compared_is_refused_before_it_is_compiled() {
+    fn refuses_excess_constraints_before_compiling() {
         let many = of((0..100_000).map(|number| format!("r{number}")));
         let error = many.rules().unwrap_err();
         assert!(

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn only_machines_of_which_something_else_is_said_have_changed() {
+    fn reports_only_machines_with_changed_plan() {
         let (a, b, c) = (id("A", ""), id("b", "10.0.0.2"), id("", "10.0.0.3"));
         let (first, third) = ([a.clone()], [c.clone()]);
         let before = plan(&[&[a.clone(), b.clone()], &third], &[]);

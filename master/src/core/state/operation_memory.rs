@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frameworks_that_acknowledge_nothing_leave_memory_for_others_and_for_operators() {
+    fn unacknowledged_operations_leave_memory_for_others() {
         let agent = AgentId::new("agent").expect("a valid id");
         let framework = |name: &str| FrameworkId::new(name).expect("a valid id");
         let record = |id: Option<FrameworkId>| {

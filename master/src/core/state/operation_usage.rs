@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_framework_that_acknowledges_nothing_leaves_room_for_others_and_for_operators() {
+    fn unacknowledged_operations_leave_slots_for_others() {
         let agent = AgentId::new("agent").expect("a valid id");
         let [a, b] = ["a", "b"].map(|id| FrameworkId::new(id).expect("a valid id"));
         let record = |id: Option<&FrameworkId>| {

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gathered_has_a_limit_for_the_agents_of_a_host_and_for_all() {
+    fn partial_reregistrations_are_limited_per_host() {
         let now = Moment::from_nanos(1);
         let mut partial_reregistrations =
             partial_reregistrations_of(&["false", "false", "b", "c"], 16 << 20, now);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_slow_and_has_most_makes_room_and_drops_do_not_help() {
+    fn evicts_largest_slow_partial_reregistration() {
         let start = Moment::from_nanos(1);
         let mut partial_reregistrations =
             partial_reregistrations_of(&["false", "false", "slow", "new"], 32 << 20, start);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_return_below_the_floor_is_given_up_after_a_while() {
+    fn slow_partial_reregistration_reaches_deadline() {
         let start = Moment::from_nanos(1);
         let deadline = |parts: usize, bytes: usize| {
             let mut partial_reregistrations = partial_reregistrations_of(&["a"], 64 << 20, start);

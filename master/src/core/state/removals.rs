@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_owner_with_most_is_forgotten() {
+    fn forgets_oldest_removal_of_largest_owner() {
         let mut removals = Removals::default();
         let (ended, own) = (group("mallory", true), group("mallory", false));
         removals.insert(id("ended", 0), ended);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_user_has_one_share_whatever_principals_it_claims() {
+    fn local_user_has_one_removal_share() {
         let record = |user: u32, principal: String| RemovedRecord {
             user: Some(user),
             principal: Some(principal),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn of_owners_with_as_many_the_one_with_the_oldest_loses_it() {
+    fn equal_owners_lose_oldest_removal() {
         let mut removals = Removals::default();
         for number in 0..=REMOVED_MAX {
             // The names have the reverse order.

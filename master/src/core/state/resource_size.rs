@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_no_less_than_what_is_sent() {
+    fn counted_bytes_cover_encoded_bytes() {
         let labelled = reserved(200, 4000);
         let ports = Resources::parse("ports(dev):[1-2,4-5,7000-8000];sets:{a,b}", &Role::star());
         let ports = ports.unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_has_reservations_up_to_a_number_of_bytes_and_may_always_have_fewer() {
+    fn reservation_bytes_are_limited_except_reductions() {
         let labelled = |number: usize| {
             let plain = reserved(1, 4000).pop_reservation().unwrap();
             let mut reservation = Reservation::dynamic(Role::new("dev").unwrap(), None);
@@ -300,7 +300,7 @@ mod tests {
     /// A label without a text used to count zero toward the limit of a reservation, and took sixteen bytes of each
     /// offer.
     #[test]
-    fn labels_without_a_text_are_bounded_too() {
+    fn labels_without_text_are_limited() {
         let labelled = |number: usize| {
             let without_text = Label {
                 key: String::new(),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reservation_or_volume_says_is_bounded() {
+    fn reservation_and_volume_texts_are_limited() {
         for short in [reserved(255, 4095), volume(255, 4096)] {
             assert_eq!(check_texts([&short]), Ok(()));
         }

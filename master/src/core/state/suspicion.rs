@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn is_held_while_most_are_missing_and_once_more() {
+    fn holds_removals_until_second_good_reading() {
         assert_eq!(held(&[0, 10, 10]), [false, false, false]);
         assert_eq!(held(&[11, 20, 10, 10, 9]), [true, true, true, false, false]);
         assert_eq!(

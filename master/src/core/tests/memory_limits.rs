@@ -22,7 +22,7 @@ fn from(world: &mut World, address: &str, message: AgentMessage) -> ConnectionId
 }
 
 #[test]
-fn a_false_node_leaves_room_for_the_descriptions_of_others_and_known_ones_are_taken_back() {
+fn agents_leave_info_memory_for_others() {
     let mut world = world_with(|memory| {
         memory.agents = 16 << 20;
         memory.agent_info = 2 << 20;
@@ -66,7 +66,7 @@ fn a_false_node_leaves_room_for_the_descriptions_of_others_and_known_ones_are_ta
 }
 
 #[test]
-fn an_agent_has_one_return_at_a_time() {
+fn agent_has_one_pending_reregistration() {
     let mut world = world_with(|_| {});
     let node = node_of_before("old-S1", 5051);
     let first = from(&mut world, "10.0.0.1:1", part(&node, true, 100_000));
@@ -87,7 +87,7 @@ fn offered(world: &mut World, scheduler: &Scheduler) -> Vec<(usize, usize)> {
 }
 
 #[test]
-fn the_offers_of_a_cycle_are_divided_by_bytes() {
+fn offers_per_cycle_are_byte_limited() {
     for (max, cycles) in [
         (16 << 20, vec![vec![4, 4, 2]]),
         (2 << 20, vec![vec![2]; 5]),
@@ -116,7 +116,7 @@ fn the_offers_of_a_cycle_are_divided_by_bytes() {
 }
 
 #[test]
-fn what_cannot_be_an_executors_id_is_sent_to_no_agent() {
+fn invalid_executor_id_is_not_sent() {
     let (mut world, node, scheduler) = World::with_framework(plain(), "cpus:1;mem:64");
     for (id, is_sent) in [("e".to_owned(), true), ("x".repeat(1 << 20), false)] {
         world.take_frames(node.connection);
@@ -140,7 +140,7 @@ fn what_cannot_be_an_executors_id_is_sent_to_no_agent() {
 }
 
 #[test]
-fn the_launches_of_one_call_leave_room_on_their_way_to_the_agent() {
+fn launches_of_one_call_are_limited() {
     let mut world = world_with(|memory| memory.launches_per_accept = 50_000);
     let node = world.agent(5051, "cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());
@@ -174,7 +174,7 @@ fn the_launches_of_one_call_leave_room_on_their_way_to_the_agent() {
 }
 
 #[test]
-fn a_long_description_is_told_to_very_many_agents_in_portions() {
+fn long_framework_info_sent_in_portions() {
     let mut world = world_with(|memory| memory.infos_per_tick = 100_000);
     let nodes: Vec<_> = (1..=20)
         .map(|port| world.agent(port, "cpus:1;mem:64"))
@@ -232,7 +232,7 @@ fn a_long_description_is_told_to_very_many_agents_in_portions() {
 }
 
 #[test]
-fn the_loss_of_very_many_agents_is_told_in_portions() {
+fn mass_agent_loss_reported_in_portions() {
     let mut world = world_with(|memory| memory.failures_per_tick = 10);
     let schedulers: Vec<_> = (0..4).map(|_| world.subscribe(plain())).collect();
     let nodes: Vec<_> = (1..=6)
@@ -256,7 +256,7 @@ fn the_loss_of_very_many_agents_is_told_in_portions() {
 }
 
 #[test]
-fn no_principal_has_more_frameworks_than_it_leaves_to_others() {
+fn frameworks_per_principal_are_limited() {
     let mut world = World::new();
     let of = |principal: &str| v1::FrameworkInfo {
         principal: Some(principal.to_owned()),
@@ -279,7 +279,7 @@ fn no_principal_has_more_frameworks_than_it_leaves_to_others() {
 }
 
 #[test]
-fn what_agents_bring_along_is_bounded_in_bytes() {
+fn reported_tasks_are_limited_in_bytes() {
     let mut world = world_with(|memory| memory.reported = 200_000);
     let info = World::with_id(plain(), "old-f");
     let scheduler = framework_of_before("old-f");
@@ -323,7 +323,7 @@ fn what_agents_bring_along_is_bounded_in_bytes() {
 }
 
 #[test]
-fn of_a_very_large_status_what_is_needed_is_kept() {
+fn very_large_status_is_reduced() {
     let (mut world, node, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     let status = |bytes: usize, uuid: usize| TaskStatus {
@@ -355,7 +355,7 @@ fn of_a_very_large_status_what_is_needed_is_kept() {
 }
 
 #[test]
-fn of_executors_those_go_that_a_returning_agent_does_not_name() {
+fn reregistration_removes_unlisted_executors() {
     let mut world = World::new();
     let node = node_of_before("old-S1", 5051);
     let executor = |framework: &str, id: &str| v1::ExecutorInfo {

@@ -12,7 +12,7 @@ fn is_lost(world: &mut World) -> bool {
 }
 
 #[test]
-fn no_agent_is_blamed_however_often_the_master_sleeps() {
+fn repeated_master_pauses_lose_no_agent() {
     let (mut world, node, _) = begin_running();
     world.pong(&node);
     for _ in 0..10 {
@@ -23,7 +23,7 @@ fn no_agent_is_blamed_however_often_the_master_sleeps() {
 }
 
 #[test]
-fn an_answer_that_waits_to_be_read_is_no_missed_ping() {
+fn unread_pong_is_not_missed_ping() {
     let (mut world, node, _) = begin_running();
     let timeout = world.core.config.agent_ping_timeout;
     let allowed = world.core.config.max_agent_ping_timeouts;
@@ -41,7 +41,7 @@ fn an_answer_that_waits_to_be_read_is_no_missed_ping() {
 }
 
 #[test]
-fn an_agent_whose_turn_to_be_lost_came_while_the_master_was_stopped_may_answer() {
+fn pause_lets_delayed_agent_still_answer() {
     let mut world = World::with_config(|config| config.agent_removal_interval = 60 * SECOND);
     let nodes: Vec<Node> = (0..2)
         .map(|port| world.agent(port, "cpus:1;mem:64"))
@@ -60,7 +60,7 @@ fn an_agent_whose_turn_to_be_lost_came_while_the_master_was_stopped_may_answer()
 }
 
 #[test]
-fn a_framework_whose_time_ran_out_while_the_master_was_stopped_goes_on() {
+fn paused_master_keeps_expired_framework() {
     let (mut world, node, scheduler) = begin_running();
     let info = own_info(&mut world);
     world.lose_stream(&scheduler);
@@ -83,7 +83,7 @@ fn a_framework_whose_time_ran_out_while_the_master_was_stopped_goes_on() {
 }
 
 #[test]
-fn a_framework_that_gave_the_stopped_master_up_may_come_back_whatever_its_timeout() {
+fn framework_may_return_after_master_pause() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     let mut info = plain();
     info.failover_timeout = None;
@@ -103,7 +103,7 @@ fn a_framework_that_gave_the_stopped_master_up_may_come_back_whatever_its_timeou
 }
 
 #[test]
-fn agents_that_were_about_to_come_back_to_a_new_master_that_was_stopped_are_not_lost() {
+fn new_master_pause_loses_no_agents() {
     let (world, node, scheduler) = begin_running();
     let mut world = world.restart();
     let again = world.subscribe(aware_info_of(&scheduler));
@@ -126,7 +126,7 @@ fn agents_that_were_about_to_come_back_to_a_new_master_that_was_stopped_are_not_
 }
 
 #[test]
-fn a_recovered_framework_is_not_ended_by_a_pause_of_the_new_master() {
+fn master_pause_keeps_recovered_framework() {
     let (mut world, node, scheduler) = begin_running();
     let info = own_info(&mut world);
     let mut world = world.restart();
@@ -139,7 +139,7 @@ fn a_recovered_framework_is_not_ended_by_a_pause_of_the_new_master() {
 }
 
 #[test]
-fn an_offer_that_was_accepted_in_time_is_not_rescinded_before_that_is_read() {
+fn accept_read_after_pause_uses_offer() {
     let mut world = World::with_config(|config| config.offer_timeout = Some(10 * SECOND));
     let node = world.agent(5051, "cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());

@@ -443,7 +443,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_inputs_have_the_same_effects(steps in prop::collection::vec(step(), 1..40)) {
+    fn same_inputs_give_same_effects(steps in prop::collection::vec(step(), 1..40)) {
         let run = || {
             let mut world = World::new();
             let mut participants = Participants::default();

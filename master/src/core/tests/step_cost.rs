@@ -308,7 +308,7 @@ fn costs(agents: usize) -> BTreeMap<&'static str, u64> {
 }
 
 #[test]
-fn an_event_costs_the_same_in_a_cluster_twenty_times_as_large() {
+fn event_cost_is_independent_of_size() {
     let (small, large) = (costs(1_000), costs(20_000));
     let grown: Vec<_> = small
         .iter()

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_framework_ids_of_a_subscribe_agree() {
+    fn subscribe_framework_ids_must_match() {
         let mut call = typed(call::Type::Subscribe);
         call.subscribe = Some(call::Subscribe::default());
         assert_eq!(

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_overlap_in_a_port_or_an_item_and_not_within_themselves() {
+    fn resources_overlap_in_ports_or_items() {
         for (texts, expected) in [
             (&["cpus:1", "cpus:1"][..], false),
             (&["ports:[1-5]", "ports:[6-9]"], false),
@@ -210,7 +210,7 @@ mod tests {
 
     /// The code used to compare each list with all others.
     #[test]
-    fn very_many_resources_are_looked_at_once_each() {
+    fn many_resources_are_validated_once_each() {
         const MANY: u64 = 50_000;
         let range = |at| Resources::parse(&format!("ports:[{at}-{at}]"), &Role::star());
         let one = |at| {

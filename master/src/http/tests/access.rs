@@ -265,7 +265,7 @@ fn body_of(kind: CallType) -> &'static str {
 }
 
 #[tokio::test]
-async fn every_operator_call_is_authenticated_and_authorized() {
+async fn operator_calls_are_authenticated_and_authorized() {
     let (_dir, router, principals) = begin(&acls());
     let mut kinds = 0;
     for kind in (1..256).filter_map(|number| CallType::try_from(number).ok()) {
@@ -315,7 +315,7 @@ async fn subscribed(stream: &mut Response) -> (String, String) {
 }
 
 #[tokio::test]
-async fn every_call_of_schedulers_asks_who_it_is() {
+async fn scheduler_calls_require_authentication() {
     let (_dir, router, principals) = begin(&acls());
     let to = (&Method::POST, "/api/v1/scheduler");
     for who in [NOBODY, WRONG] {
@@ -367,7 +367,7 @@ async fn every_call_of_schedulers_asks_who_it_is() {
 }
 
 #[tokio::test]
-async fn every_method_of_grpc_asks_who_it_is() {
+async fn grpc_methods_require_authentication() {
     let dir = TempDir::new().unwrap();
     let context = context_with(&dir, &acls());
     let router = router(context.clone()).merge(crate::grpc::router(&context).await);
@@ -403,7 +403,7 @@ async fn every_method_of_grpc_asks_who_it_is() {
 }
 
 #[tokio::test]
-async fn lists_show_what_one_may_see() {
+async fn lists_show_only_authorized_objects() {
     let acls = r#"{"permissive":true,
         "view_frameworks":[
             {"principals":{"values":["reader"]},"users":{"values":["web"]}},
@@ -482,7 +482,7 @@ async fn lists_show_what_one_may_see() {
 }
 
 #[tokio::test]
-async fn events_are_told_to_those_who_may_see_them() {
+async fn events_reach_only_authorized_readers() {
     let acls = r#"{"view_frameworks":[
         {"principals":{"values":["reader"]},"users":{"values":["web"]}},
         {"principals":{"values":["reader"]},"users":{"type":"NONE"}}]}"#;
@@ -507,7 +507,7 @@ async fn events_are_told_to_those_who_may_see_them() {
 }
 
 #[tokio::test]
-async fn a_shut_endpoint_is_shut_under_each_of_its_names() {
+async fn closed_endpoint_is_closed_under_aliases() {
     let shut = r#"{"disabled_endpoints":{"paths":["/master/state"]}}"#;
     let settings = Settings {
         firewall_rules: Some(shut.to_owned()),
@@ -561,7 +561,7 @@ async fn frameworks_are_held_to_their_pace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_known_under_other_rules_is_sent_again() {
+async fn changed_rules_invalidate_cached_answers() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("acls");
     std::fs::write(&file, acls()).unwrap();
@@ -593,7 +593,7 @@ async fn what_was_known_under_other_rules_is_sent_again() {
 }
 
 #[tokio::test]
-async fn what_is_reserved_is_shown_to_those_who_may_see_the_role() {
+async fn reservations_are_shown_by_role_permission() {
     let dir = TempDir::new().unwrap();
     let acls = r#"{"permissive":true,
         "view_roles":[{"principals":{"values":["reader"]},"roles":{"values":["www"]}},

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn prometheus_finds_every_family_with_help_and_a_unit() {
+async fn prometheus_families_have_help_and_unit() {
     let router = master();
     let response = get(&router, "/metrics").await;
     assert!(
@@ -40,7 +40,7 @@ async fn prometheus_finds_every_family_with_help_and_a_unit() {
 }
 
 #[tokio::test]
-async fn what_has_not_changed_is_not_sent_again() {
+async fn unchanged_answer_is_not_modified() {
     let router = master();
     for path in [
         "/state",
@@ -92,7 +92,7 @@ fn gzip(plain: &[u8]) -> Vec<u8> {
 
 /// The encodings that libprocess accepts.
 #[tokio::test]
-async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
+async fn gzip_bodies_obey_size_limits() {
     let router = master();
     let encoded = ("Content-Encoding", "gzip");
     let kill = r#"{"type":"KILL","framework_id":{"value":"f"},"kill":{"task_id":{"value":"t"}}}"#;
@@ -157,7 +157,7 @@ async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
 }
 
 #[tokio::test]
-async fn large_answers_are_compressed_for_those_who_ask_and_streams_never() {
+async fn large_answers_are_compressed_streams_not() {
     let router = master();
     let gzip = ("Accept-Encoding", "gzip");
     for path in ["/openapi.json", "/metrics"] {

@@ -20,7 +20,7 @@ const CHANGES: &str = r#""set_logging_level":{"level":3,"duration":{"nanoseconds
         "unavailability":{"start":{"nanoseconds":1}}}]}}"#;
 
 #[tokio::test]
-async fn a_call_does_what_its_type_says_and_nothing_else() {
+async fn call_obeys_only_its_type() {
     let router = master();
     let call = async |kind: &str, more: &str| {
         let body = format!(r#"{{"type":"{kind}"{more}}}"#);
@@ -47,7 +47,7 @@ async fn a_call_does_what_its_type_says_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_is_authorized_is_what_is_applied() {
+async fn authorized_operation_is_the_applied_operation() {
     let acls = r#"{"permissive":true,"update_weights":[
         {"principals":{"values":["right"]},"roles":{"values":["ads"]}},
         {"principals":{"type":"NONE"},"roles":{"values":["ads"]}}]}"#;
@@ -87,7 +87,7 @@ fn reserved() -> meseta::Register {
 }
 
 #[tokio::test]
-async fn events_and_operations_hide_the_roles_that_lists_hide() {
+async fn events_hide_roles_hidden_in_lists() {
     let dir = TempDir::new().unwrap();
     let acls = r#"{"permissive":true,"view_roles":[
         {"principals":{"values":["reader"]},"roles":{"values":["www"]}},
@@ -150,7 +150,7 @@ fn grpc_body(message: &impl prost::Message) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_came_of_an_operation_is_hidden_from_those_who_may_not_see_its_role() {
+async fn operation_outcome_requires_role_permission() {
     let dir = TempDir::new().unwrap();
     let acls = r#"{"permissive":true,"view_roles":[
         {"principals":{"values":["reader"]},"roles":{"type":"NONE"}}]}"#;
@@ -200,7 +200,7 @@ async fn what_came_of_an_operation_is_hidden_from_those_who_may_not_see_its_role
 }
 
 #[tokio::test]
-async fn a_reader_learns_what_it_may_do_and_to_which_objects() {
+async fn reader_learns_its_own_permissions() {
     let acls = r#"{"permissive":false,
         "update_weights":[{"principals":{"values":["right"]},"roles":{"type":"ANY"}},
         {"principals":{"values":["reader"]},"roles":{"values":["www","www/%"]}}],
@@ -224,7 +224,7 @@ async fn a_reader_learns_what_it_may_do_and_to_which_objects() {
 
 /// The limit of an answer counts only objects that its reader may see.
 #[tokio::test]
-async fn frameworks_that_are_hidden_take_no_place_among_explanations() {
+async fn hidden_frameworks_use_no_explanation_slots() {
     const AGENTS: usize = 600;
     let dir = TempDir::new().unwrap();
     let acls = r#"{"permissive":true,"view_frameworks":[
@@ -268,7 +268,7 @@ async fn frameworks_that_are_hidden_take_no_place_among_explanations() {
 
 /// A reader with access to metrics only, such as Prometheus, used to see an empty cluster.
 #[tokio::test]
-async fn metrics_count_the_whole_cluster_and_name_what_their_reader_may_see() {
+async fn metrics_name_only_visible_objects() {
     let dir = TempDir::new().unwrap();
     let acls = r#"{"permissive":true,"view_frameworks":[
         {"principals":{"values":["reader"]},"users":{"type":"NONE"}}],"view_roles":[

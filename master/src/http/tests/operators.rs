@@ -5,7 +5,7 @@ use meseta_proto::mesos::v1::master::Response;
 use super::*;
 
 #[tokio::test]
-async fn every_question_is_answered_in_both_encodings_and_no_other() {
+async fn every_call_answers_in_both_encodings() {
     let (router, _streams) = pages::busy().await;
     let ask = async |kind: &str, accept: &str| {
         let body = format!(r#"{{"type":"{kind}","get_metrics":{{}}}}"#);
@@ -55,7 +55,7 @@ async fn every_question_is_answered_in_both_encodings_and_no_other() {
 }
 
 #[tokio::test]
-async fn an_offer_is_shown_to_operators_as_to_its_framework() {
+async fn operators_see_offers_as_frameworks_do() {
     let (router, handle) = master_and_handle();
     let _streams = join(&handle, registration("cpus:8;mem:8192")).await;
     let body = r#"{"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"root","name":"golden",
@@ -71,7 +71,7 @@ async fn an_offer_is_shown_to_operators_as_to_its_framework() {
 
 /// Each call on a cluster with one agent and one running task, before and after changes by an operator.
 #[tokio::test]
-async fn every_question_says_what_is_there() {
+async fn every_call_answers_current_state() {
     let (router, _streams) = pages::busy().await;
     let ask = async |kind: &str| -> Value {
         let question = json!({"type": kind, "get_metrics": {}}).to_string();
@@ -150,7 +150,7 @@ async fn every_question_says_what_is_there() {
 }
 
 #[tokio::test]
-async fn operators_watch_what_happens() {
+async fn operator_subscription_streams_events() {
     let router = master();
     let mut watching = operator(&router, r#"{"type":"SUBSCRIBE"}"#).await;
     assert_eq!(watching.headers()[header::CONTENT_TYPE], "application/json");
@@ -187,7 +187,7 @@ async fn teardown_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn weights_that_are_no_weights_are_refused() {
+async fn invalid_weights_are_refused() {
     let router = master();
     let put = async |body: &str| {
         let response = send(&router, "PUT", "/weights", &[], body.to_owned()).await;
@@ -219,7 +219,7 @@ async fn weights_that_are_no_weights_are_refused() {
 }
 
 #[tokio::test]
-async fn the_logging_level_is_raised_for_a_while() {
+async fn logging_level_rises_temporarily() {
     let router = master();
     let level = async || {
         let response = operator(&router, r#"{"type":"GET_LOGGING_LEVEL"}"#).await;

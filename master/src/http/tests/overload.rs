@@ -71,7 +71,7 @@ fn acknowledgement(framework: &str, agent: &v1::AgentId) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_agent_that_does_not_read_is_given_up_and_gives_everything_back() {
+async fn stalled_agent_is_dropped_and_freed() {
     let (router, context) = small_master();
     let (_events, stream, framework) = subscribe(&router).await;
     let (stopped, reading) = (
@@ -125,7 +125,7 @@ fn begun(chunks: Vec<Bytes>, end: &CancellationToken) -> Body {
 }
 
 #[tokio::test]
-async fn unfinished_bodies_take_no_more_than_their_share() {
+async fn unfinished_bodies_stay_within_share() {
     let (router, context) = small_master();
     let (_events, stream, framework) = subscribe(&router).await;
     let end = CancellationToken::new();
@@ -187,7 +187,7 @@ fn padded(bytes: usize) -> Body {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unfinished_bodies_of_one_user_leave_room_to_others_of_the_machine() {
+async fn unfinished_bodies_leave_room_per_user() {
     let (router, context) = small_master();
     let end = CancellationToken::new();
     let mallory = context.handle.budgets.peer("user 1000".to_owned());
@@ -228,7 +228,7 @@ fn frame(agent: &meseta::AgentFrame, sent: usize) -> Vec<Bytes> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unfinished_frames_of_one_host_hold_up_no_agent_of_another() {
+async fn unfinished_frames_block_no_other_host() {
     let (_router, context) = small_master();
     let router = crate::grpc::router(&context).await;
     let mut register = registration("");
@@ -269,7 +269,7 @@ async fn unfinished_frames_of_one_host_hold_up_no_agent_of_another() {
 }
 
 #[tokio::test]
-async fn a_small_body_that_would_become_huge_is_refused() {
+async fn decompression_bomb_is_refused() {
     let (router, context) = small_master();
     let (_events, stream, framework) = subscribe(&router).await;
     let task = r#"{"name":"","task_id":{"value":""},"agent_id":{"value":""}}"#;
@@ -292,7 +292,7 @@ async fn a_small_body_that_would_become_huge_is_refused() {
 }
 
 #[tokio::test]
-async fn more_offer_constraints_than_can_be_compared_are_an_error_event() {
+async fn excess_offer_constraints_send_error_event() {
     let (router, _site) = small_master();
     let constraint = |number: usize| {
         format!(
@@ -319,7 +319,7 @@ async fn more_offer_constraints_than_can_be_compared_are_an_error_event() {
 }
 
 #[tokio::test]
-async fn a_framework_that_says_too_much_of_itself_is_refused() {
+async fn oversized_framework_info_is_refused() {
     let (router, _site) = small_master();
     let subscription = |bytes: usize| {
         let label = "x".repeat(bytes);
@@ -384,7 +384,7 @@ async fn leave_at(step: usize, call: &'static str) {
 }
 
 #[test]
-fn a_large_answer_counts_until_it_is_made_though_its_client_has_left() {
+fn abandoned_large_answer_counts_until_rendered() {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(1);
     let runtime = runtime.build().unwrap();
@@ -428,7 +428,7 @@ async fn leave_lists(path: &'static str) {
 }
 
 #[test]
-fn a_list_counts_until_it_is_found_though_its_client_has_left() {
+fn abandoned_list_counts_until_filtered() {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(1);
     let runtime = runtime.build().unwrap();
@@ -467,7 +467,7 @@ fn every_list_takes_a_readers_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn questions_without_end_hold_up_no_timer() {
+async fn endless_queries_delay_no_timer() {
     let (router, handle) = master_and_handle();
     let (mut stream, _, _) = subscribe(&router).await;
     let ask = |handle: Handle| async move {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn paths_are_found_as_mesos_finds_them() {
+async fn paths_resolve_like_mesos() {
     let router = master();
     for (path, status) in [
         ("/health", 200),
@@ -74,7 +74,7 @@ async fn paths_are_found_as_mesos_finds_them() {
 }
 
 #[tokio::test]
-async fn idle_answers_have_the_values_of_mesos() {
+async fn idle_answers_match_mesos_values() {
     let router = master();
     let body = async |path: &str| -> Value {
         let response = get(&router, path).await;
@@ -113,7 +113,7 @@ async fn idle_answers_have_the_values_of_mesos() {
 }
 
 #[tokio::test]
-async fn pages_of_tasks_are_asked_for_properly() {
+async fn invalid_task_page_queries_are_refused() {
     let router = master();
     for (query, status) in [
         ("", 200),
@@ -129,7 +129,7 @@ async fn pages_of_tasks_are_asked_for_properly() {
 }
 
 #[tokio::test]
-async fn agents_that_may_come_back_are_named_apart() {
+async fn recovered_agents_are_listed_separately() {
     use prost::Message;
     let info = meseta_proto::mesos::v1::AgentInfo {
         hostname: "node.example".to_owned(),
@@ -157,7 +157,7 @@ async fn agents_that_may_come_back_are_named_apart() {
 }
 
 #[tokio::test]
-async fn an_explanation_names_whom_it_is_about() {
+async fn explanation_requires_a_known_subject() {
     let router = master();
     let (_stream, _, id) = subscribe(&router).await;
     for (query, status) in [
@@ -256,7 +256,7 @@ pub(super) async fn busy() -> (Router, impl Sized) {
 }
 
 #[tokio::test]
-async fn a_running_task_is_shown_as_mesos_shows_it() {
+async fn running_task_is_shown_like_mesos() {
     let (router, _streams) = busy().await;
     let body = async |path: &str| -> Value { page(&router, path).await };
     let state = body("/master/state").await;
@@ -325,7 +325,7 @@ async fn a_running_task_is_shown_as_mesos_shows_it() {
 /// A browser keeps the headers of its cached answer: once the master acts again, the browser must not get 304 for the
 /// outdated answer.
 #[tokio::test]
-async fn an_answer_that_may_be_behind_is_another_version() {
+async fn possibly_stale_answer_has_different_etag() {
     let open = Authentication::not_required("master");
     let mut context = context_of(open, Recovered::default(), &[]);
     let (standing, role) = watch::channel(Role::Leading);

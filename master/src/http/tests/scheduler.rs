@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 /// In addition to the records in `tests/golden/scheduler-errors.jsonl`, which another test sends to a real master.
 #[tokio::test]
-async fn calls_are_taken_or_refused_for_their_headers() {
+async fn headers_decide_accepted_calls() {
     let router = master();
     let (_stream, stream_id, id) = subscribe(&router).await;
     let stream = ("Mesos-Stream-Id", stream_id.as_str());
@@ -45,7 +45,7 @@ async fn calls_are_taken_or_refused_for_their_headers() {
 
 /// A registry in memory has another id at each start.
 #[tokio::test]
-async fn scheduler_learns_the_cluster_that_lasts() {
+async fn scheduler_learns_persistent_cluster_id() {
     for (is_forgotten, expected) in [(false, Some("c")), (true, None)] {
         let (router, _) = master_with(Recovered {
             epoch: 1,
@@ -63,7 +63,7 @@ async fn scheduler_learns_the_cluster_that_lasts() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_dropped_disconnects_its_framework() {
+async fn dropped_stream_disconnects_framework() {
     let router = master();
     let (response, stream_id, id) = subscribe(&router).await;
     drop(response);
@@ -81,7 +81,7 @@ async fn a_stream_that_is_dropped_disconnects_its_framework() {
 }
 
 #[tokio::test]
-async fn hostile_bodies_get_their_status_and_change_nothing() {
+async fn hostile_bodies_are_refused_without_effect() {
     let router = master();
     let deep = format!("{}{}", r#"{"a":"#.repeat(10_000), "}".repeat(10_000));
     let lists = "[".repeat(10_000);
@@ -127,7 +127,7 @@ fn endless() -> impl tokio_stream::Stream<Item = Result<Bytes, std::io::Error>> 
 
 /// A subscriber that reads nothing for the allowed time is closed, and its framework is disconnected.
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_that_does_not_read_is_closed() {
+async fn stalled_subscriber_is_closed() {
     let router = master();
     let (stream, stream_id, id) = subscribe(&router).await;
     let tasks: Vec<_> = (0..100)

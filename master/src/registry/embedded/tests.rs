@@ -100,7 +100,7 @@ fn agent(id: &str) -> Mutation {
 }
 
 #[test]
-fn everything_reported_durable_is_there_after_reopening() {
+fn durable_records_survive_reopening() {
     let (_dir, path) = place();
     let (recovered, mut registry, persisted) = open(&path);
     assert_eq!(
@@ -189,7 +189,7 @@ fn everything_reported_durable_is_there_after_reopening() {
 }
 
 #[test]
-fn a_copy_taken_at_any_report_holds_at_least_what_was_reported() {
+fn copy_holds_everything_reported_durable() {
     let (dir, path) = place();
     let (_, mut registry, persisted) = open(&path);
     for lsn in 1..=40_u64 {
@@ -213,7 +213,7 @@ fn a_copy_taken_at_any_report_holds_at_least_what_was_reported() {
 }
 
 #[test]
-fn a_second_process_is_told_whose_file_it_is() {
+fn second_process_learns_file_owner() {
     let (_dir, path) = place();
     let (_, registry, _persisted) = open(&path);
     let error = refusal(&path);
@@ -222,7 +222,7 @@ fn a_second_process_is_told_whose_file_it_is() {
 }
 
 #[test]
-fn a_newer_format_is_refused_and_left_alone() {
+fn newer_format_is_refused_unchanged() {
     let (_dir, path) = place();
     let meta = Meta {
         format: FORMAT + 1,
@@ -245,14 +245,14 @@ fn a_newer_format_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_file_that_is_no_registry_is_an_error_not_a_panic() {
+fn invalid_file_is_error_not_panic() {
     let (_dir, path) = place();
     std::fs::write(&path, vec![0x5a; 8_192]).unwrap();
     assert!(Embedded::open(&path, DiskPulse::default(), Box::new(|_| ())).is_err());
 }
 
 #[test]
-fn whoever_persists_never_waits_for_the_disk() {
+fn persist_never_blocks_on_disk() {
     let (_dir, path) = place();
     let (go_on, held) = std::sync::mpsc::channel::<()>();
     let (sender, persisted) = std::sync::mpsc::channel();
@@ -335,7 +335,7 @@ fn told(error: &dyn std::error::Error) -> String {
 
 /// With any damaged file, a master either starts with all records, or refuses to start and names the remedy.
 #[test]
-fn a_damaged_registry_is_whole_or_refused() {
+fn damaged_registry_is_whole_or_refused() {
     for is_closed in [true, false] {
         let (_dir, path) = place();
         let whole = filled(&path, is_closed);
@@ -374,7 +374,7 @@ fn a_damaged_registry_is_whole_or_refused() {
 }
 
 #[test]
-fn a_registry_that_is_gone_is_not_taken_for_a_new_one() {
+fn missing_registry_is_not_recreated() {
     let (dir, path) = place();
     filled(&path, true);
     let away = dir.path().join("away");
@@ -408,7 +408,7 @@ fn a_registry_that_is_gone_is_not_taken_for_a_new_one() {
 /// Found by starting a master on a full disk: the file held zeros, had no marker beside it, and no later start
 /// succeeded.
 #[test]
-fn a_registry_that_was_not_made_to_the_end_is_begun_where_there_was_none() {
+fn incomplete_new_registry_is_recreated() {
     let (_dir, path) = place();
     let zeros = vec![0; 1 << 20];
     std::fs::write(&path, &zeros).unwrap();
@@ -434,7 +434,7 @@ fn a_registry_that_was_not_made_to_the_end_is_begun_where_there_was_none() {
 
 /// Found on a full disk: the error advised moving an intact registry away.
 #[test]
-fn a_disk_that_is_full_or_fails_is_no_damage_of_a_registry() {
+fn disk_errors_are_not_registry_damage() {
     let (_dir, path) = place();
     for (number, expected) in [(28, "make room"), (30, "writable"), (5, "dmesg")] {
         let error = std::io::Error::from_raw_os_error(number);
@@ -450,7 +450,7 @@ fn a_disk_that_is_full_or_fails_is_no_damage_of_a_registry() {
 
 /// Records without their checksum are incomplete.
 #[test]
-fn a_record_that_is_missing_is_noticed() {
+fn missing_record_is_detected() {
     let (_dir, path) = place();
     filled(&path, true);
     tamper(&path, |table| {
@@ -468,7 +468,7 @@ fn a_record_that_is_missing_is_noticed() {
 }
 
 #[test]
-fn the_epoch_after_a_rise_is_above_it() {
+fn next_epoch_exceeds_raised_epoch() {
     let (_dir, path) = place();
     let (_, mut registry, persisted) = open(&path);
     for (lsn, epoch) in [(1, 8), (2, 9)] {
@@ -520,7 +520,7 @@ fn an_older_registry_is_taken_over() {
 }
 
 #[test]
-fn what_is_inspected_is_left_as_it_is() {
+fn inspection_leaves_registry_unchanged() {
     let (_dir, path) = place();
     for is_closed in [true, false] {
         let whole = filled(&path, is_closed);
@@ -550,7 +550,7 @@ fn what_is_inspected_is_left_as_it_is() {
 }
 
 #[test]
-fn a_registry_is_filled_as_a_whole_and_only_where_there_is_none() {
+fn fills_only_an_absent_registry() {
     let (_dir, path) = place();
     filled(&path, true);
     let (image, _) = inspect(&path).unwrap();
@@ -581,7 +581,7 @@ fn a_registry_is_filled_as_a_whole_and_only_where_there_is_none() {
 
 /// The remains of a first start on a full disk used to prevent every import.
 #[test]
-fn what_a_first_start_left_is_in_the_way_of_no_import() {
+fn leftover_of_first_start_allows_import() {
     let (_dir, path) = place();
     filled(&path, true);
     let (image, _) = inspect(&path).unwrap();

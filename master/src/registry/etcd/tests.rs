@@ -150,7 +150,7 @@ fn sequence(etcd: &FakeEtcd) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_durable_is_found_by_the_next_leader_in_a_higher_epoch() {
+async fn next_leader_reads_durable_records() {
     let etcd = FakeEtcd::start();
     let mut first = lead(&etcd, "1").await.unwrap();
     assert_eq!(first.recovered.epoch, 1);
@@ -166,7 +166,7 @@ async fn what_was_durable_is_found_by_the_next_leader_in_a_higher_epoch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_written_while_the_fence_is_closed() {
+async fn closed_fence_stops_writes() {
     let etcd = FakeEtcd::start();
     let mut master = lead(&etcd, "1").await.unwrap();
     master.fence.close();
@@ -191,7 +191,7 @@ async fn nothing_is_written_while_the_fence_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transaction_without_an_answer_takes_effect_once() {
+async fn unanswered_transaction_takes_effect_once() {
     for fault in [Fault::LostAfter, Fault::LostBefore] {
         let etcd = FakeEtcd::start();
         let mut master = lead(&etcd, "1").await.unwrap();
@@ -208,7 +208,7 @@ async fn a_transaction_without_an_answer_takes_effect_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transaction_that_arrives_after_its_repetition_takes_no_effect() {
+async fn late_duplicate_transaction_has_no_effect() {
     let etcd = FakeEtcd::start();
     let mut master = lead(&etcd, "1").await.unwrap();
     etcd.inject(Call::Txn, Fault::Late, 0, 1);
@@ -220,7 +220,7 @@ async fn a_transaction_that_arrives_after_its_repetition_takes_no_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transaction_of_a_deposed_leader_takes_no_effect() {
+async fn deposed_leaders_transaction_has_no_effect() {
     let etcd = FakeEtcd::start();
     let mut first = lead(&etcd, "1").await.unwrap();
     first.write(agent("a", "one")).await;
@@ -239,7 +239,7 @@ async fn a_transaction_of_a_deposed_leader_takes_no_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_writer_that_finds_another_leader_or_another_number_ends() {
+async fn writer_ends_after_foreign_change() {
     type Change = fn(&FakeEtcd);
     let changes: [(Change, &str); 3] = [
         (
@@ -272,7 +272,7 @@ async fn a_writer_that_finds_another_leader_or_another_number_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_etcd_without_space_is_told_and_waited_for() {
+async fn full_etcd_is_reported_and_retried() {
     let etcd = FakeEtcd::start();
     let mut master = lead(&etcd, "1").await.unwrap();
     etcd.inject(Call::Txn, Fault::OutOfSpace, 0, 20);
@@ -333,7 +333,7 @@ async fn interrupted(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_staged_change_that_was_interrupted_is_whole_or_not_there_for_the_next_leader() {
+async fn interrupted_staged_change_is_atomic() {
     let mutations = [
         agent("a", "one"),
         many_quotas(250),
@@ -380,7 +380,7 @@ async fn a_staged_change_that_was_interrupted_is_whole_or_not_there_for_the_next
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_that_is_compacted_while_it_is_read_is_read_again() {
+async fn compaction_during_read_restarts_reading() {
     let etcd = FakeEtcd::start();
     let mut first = lead(&etcd, "1").await.unwrap();
     for number in 0..1_200 {
@@ -403,7 +403,7 @@ async fn a_registry_that_is_compacted_while_it_is_read_is_read_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_of_a_newer_format_or_another_cluster_is_left_alone() {
+async fn foreign_or_newer_registry_is_unchanged() {
     use prost::Message as _;
 
     let meta = |format, name: &str| store::Meta {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{IDLE, PATIENCE, asleep, cluster, fixed_flags, machine, metric, set, slack_flags};
 
-pub(super) fn a_fixed_14_cpus_are_offered_to_those_who_asked_for_revocable_ones() {
+pub(super) fn fixed_estimate_goes_to_revocable_frameworks() {
     let cluster = cluster(fixed_flags());
     let mut plain = cluster.framework();
     let offer = plain.offer();
@@ -103,7 +103,7 @@ pub(super) fn a_fixed_14_cpus_are_offered_to_those_who_asked_for_revocable_ones(
     revocable_framework.teardown();
 }
 
-pub(super) fn revocable_work_goes_on_over_restarts_of_agent_and_master() {
+pub(super) fn revocable_tasks_survive_restarts() {
     let mut cluster = cluster(fixed_flags());
     let mut revocable_framework = revocable_framework(&cluster);
     let offer = wait_for_revocable_offer(&mut revocable_framework);

@@ -92,7 +92,7 @@ fn only_the_regular_are_left(cluster: &Cluster) {
     });
 }
 
-pub(super) fn the_load_controller_evicts_all_revocable_executors_and_nobody_else() {
+pub(super) fn load_controller_evicts_revocable_executors() {
     let dir = tempfile::tempdir().expect("a folder");
     let proc = machine(dir.path());
     let mut flags = fixed_flags();
@@ -172,7 +172,7 @@ fn meminfo(available_mb: u64) -> String {
     text
 }
 
-pub(super) fn pressure_on_memory_stops_offers_and_kills_the_largest_revocable_task() {
+pub(super) fn memory_pressure_kills_largest_revocable_task() {
     let dir = tempfile::tempdir().expect("a folder");
     let proc = machine(dir.path());
     set(&proc, "meminfo", &meminfo(900));

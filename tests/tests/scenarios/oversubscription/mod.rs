@@ -18,19 +18,19 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        estimators::a_fixed_14_cpus_are_offered_to_those_who_asked_for_revocable_ones;
+        estimators::fixed_estimate_goes_to_revocable_frameworks;
     unless_root:
-        evicting::the_load_controller_evicts_all_revocable_executors_and_nobody_else,
-        estimators::revocable_work_goes_on_over_restarts_of_agent_and_master,
+        evicting::load_controller_evicts_revocable_executors,
+        estimators::revocable_tasks_survive_restarts,
         estimators::slack_is_oversubscribed_within_two_intervals;
     plugins::unless_rust:
-        plugins::a_plug_in_in_rust_oversubscribes_until_it_ends;
+        plugins::rust_plugin_oversubscribes;
     plugins::unless_python:
-        plugins::a_plug_in_in_python_oversubscribes_and_evicts;
+        plugins::python_plugin_oversubscribes_and_evicts;
     prometheus::unless_prometheus:
         prometheus::prometheus_scrapes_oversubscription_and_alerts_fire;
     unless_root:
-        evicting::pressure_on_memory_stops_offers_and_kills_the_largest_revocable_task;
+        evicting::memory_pressure_kills_largest_revocable_task;
 }
 
 /// The text of the document.

@@ -85,7 +85,7 @@ fn lends_and_evicts(cluster: &Cluster, proc: &Path) {
     set(proc, "loadavg", "0.10 0.10 0.10 1/80 4242\n");
 }
 
-pub(super) fn a_plug_in_in_rust_oversubscribes_until_it_ends() {
+pub(super) fn rust_plugin_oversubscribes() {
     let dir = tempfile::tempdir().expect("a folder");
     let (proc, socket) = (machine(dir.path()), dir.path().join("plugin.sock"));
     set(&proc, "loadavg", "0.10 0.10 0.10 1/80 4242\n");
@@ -111,7 +111,7 @@ pub(super) fn a_plug_in_in_rust_oversubscribes_until_it_ends() {
     );
 }
 
-pub(super) fn a_plug_in_in_python_oversubscribes_and_evicts() {
+pub(super) fn python_plugin_oversubscribes_and_evicts() {
     let dir = tempfile::tempdir().expect("a folder");
     let (proc, socket) = (machine(dir.path()), dir.path().join("plugin.sock"));
     set(&proc, "loadavg", "0.10 0.10 0.10 1/80 4242\n");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{LIMIT, cluster, dynamic, is, offer_where, operate, reserved_full, scalar, sum};
 
 /// The document's first example, verbatim: 8 of 12 CPUs, in the format before refinement.
-pub(super) fn a_framework_reserves_and_unreserves_as_documented() {
+pub(super) fn framework_reserves_and_unreserves() {
     let cluster = cluster("cpus:12;mem:6144");
     let mut info = framework_info("engineering");
     info["principal"] = json!("framework-principal");

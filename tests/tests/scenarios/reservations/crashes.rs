@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{LIMIT, cluster, dynamic, is, post_form, reserved_full, sum, volume_dir, volume_of};
 
 /// The agent refuses to start with fewer resources than it has promised, and reports that.
-pub(super) fn fewer_resources_than_reserved_refuse_to_start() {
+pub(super) fn missing_reserved_resources_refuse_start() {
     let mut cluster = cluster("cpus:4;mem:1024");
     let agent = cluster.agent_id();
     let three = json!([dynamic("cpus", 3.0, "dev")]).to_string();

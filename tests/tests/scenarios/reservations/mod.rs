@@ -15,11 +15,11 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        by_frameworks::a_framework_reserves_and_unreserves_as_documented,
+        by_frameworks::framework_reserves_and_unreserves,
         by_operators::operators_reserve_by_the_v1_api,
-        volumes::a_volume_outlives_its_tasks_and_daemons,
-        volumes::a_grown_and_shrunk_volume_keeps_its_data,
-        crashes::fewer_resources_than_reserved_refuse_to_start,
+        volumes::volume_survives_tasks_and_daemons,
+        volumes::resized_volume_keeps_its_data,
+        crashes::missing_reserved_resources_refuse_start,
         by_frameworks::named_operations_are_told_until_acknowledged,
         by_frameworks::a_thousand_operations_in_one_call,
         crashes::ten_crashes_leave_everything_exactly_once;

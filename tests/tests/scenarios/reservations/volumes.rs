@@ -56,7 +56,7 @@ fn offer_with_volume(framework: &mut Framework) -> Value {
     })
 }
 
-pub(super) fn a_volume_outlives_its_tasks_and_daemons() {
+pub(super) fn volume_survives_tasks_and_daemons() {
     let mut cluster = cluster("cpus:4;mem:1024;disk:1024");
     let (mut framework, offer, data) = with_volume(&cluster);
     let write = "echo treasure > data/file && test -s data/file";
@@ -86,7 +86,7 @@ pub(super) fn a_volume_outlives_its_tasks_and_daemons() {
     );
 }
 
-pub(super) fn a_grown_and_shrunk_volume_keeps_its_data() {
+pub(super) fn resized_volume_keeps_its_data() {
     let cluster = cluster("cpus:4;mem:1024;disk:1024");
     let (mut framework, offer, data) = with_volume(&cluster);
     run_with(

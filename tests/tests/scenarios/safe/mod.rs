@@ -19,18 +19,18 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     unless_root:
-        paths::a_check_writes_through_no_link_of_its_task,
-        paths::a_check_meets_no_pipe_or_file_of_others,
-        paths::a_nested_container_is_removed_through_no_link,
-        paths::a_nested_sandbox_takes_no_folder_of_another_user,
-        paths::the_api_reads_no_file_that_is_another_users,
-        paths::a_race_for_a_file_that_is_read_is_never_won,
-        modes::an_ordinary_users_task_runs_under_any_umask;
+        paths::check_writes_through_no_link,
+        paths::check_opens_no_foreign_file,
+        paths::nested_removal_follows_no_link,
+        paths::nested_sandbox_keeps_foreign_folder,
+        paths::api_reads_no_foreign_file,
+        paths::file_read_race_never_succeeds,
+        modes::user_task_runs_under_any_umask;
     anywhere:
-        modes::an_agent_of_an_ordinary_user_runs_under_any_umask;
+        modes::user_agent_runs_under_any_umask;
     unless_root:
-        modes::tasks_see_no_ids_of_others_and_no_groups_of_the_host,
-        modes::core_files_are_for_those_who_ask,
+        modes::tasks_see_no_foreign_ids,
+        modes::core_files_need_request,
         modes::doing_without_a_filter_is_the_operators_to_allow;
 }
 

@@ -57,7 +57,7 @@ fn lives(cluster: &Cluster, framework: &mut Framework) -> String {
     text
 }
 
-pub(super) fn an_ordinary_users_task_runs_under_any_umask() {
+pub(super) fn user_task_runs_under_any_umask() {
     let cluster = strict_cluster();
     let mut framework = framework_of_nobody(&cluster);
     let text = lives(&cluster, &mut framework);
@@ -76,14 +76,14 @@ pub(super) fn an_ordinary_users_task_runs_under_any_umask() {
     }
 }
 
-pub(super) fn an_agent_of_an_ordinary_user_runs_under_any_umask() {
+pub(super) fn user_agent_runs_under_any_umask() {
     let cluster = strict_cluster();
     let mut framework = cluster.framework();
     lives(&cluster, &mut framework);
 }
 
 /// The ids of other frameworks, executors and containers are like passwords: they are not listed.
-pub(super) fn tasks_see_no_ids_of_others_and_no_groups_of_the_host() {
+pub(super) fn tasks_see_no_foreign_ids() {
     // The isolators that are on by default on v2 alone.
     let isolation = "cgroups/cpu,cgroups/mem,cgroups/pids,filesystem/kernel,linux/nnp,\
         namespaces/cgroup,namespaces/ipc,namespaces/mnt,namespaces/pid,namespaces/uts,posix/rlimits";
@@ -115,7 +115,7 @@ pub(super) fn tasks_see_no_ids_of_others_and_no_groups_of_the_host() {
     }
 }
 
-pub(super) fn core_files_are_for_those_who_ask() {
+pub(super) fn core_files_need_request() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     let command = "ulimit -Sc; ulimit -Hc";
@@ -138,7 +138,7 @@ fn without_a_filter(id: &str) -> Value {
     task
 }
 
-pub(super) fn doing_without_a_filter_is_the_operators_to_allow() {
+pub(super) fn unconfined_seccomp_needs_operator() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     let text = printed(&cluster, &mut framework, without_a_filter("t"));

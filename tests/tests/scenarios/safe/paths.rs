@@ -37,7 +37,7 @@ fn launch_group(framework: &mut Framework, executor: &str, mut task: Value) {
 }
 
 /// The output of a check goes to its task's sandbox, through folders that the task's user can swap.
-pub(super) fn a_check_writes_through_no_link_of_its_task() {
+pub(super) fn check_writes_through_no_link() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     for (executor, existing) in [("fresh", false), ("existing", true)] {
@@ -75,7 +75,7 @@ pub(super) fn a_check_writes_through_no_link_of_its_task() {
 }
 
 /// Attacks with the file itself: a pipe without a reader, or a second name of root's file.
-pub(super) fn a_check_meets_no_pipe_or_file_of_others() {
+pub(super) fn check_opens_no_foreign_file() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     let secret = secret(&cluster, "secret").join("file");
@@ -129,7 +129,7 @@ fn run_nested(cluster: &Cluster, id: &Value, command: &str) {
 }
 
 /// A nested container's sandbox is removed at its place, and not where its name leads now.
-pub(super) fn a_nested_container_is_removed_through_no_link() {
+pub(super) fn nested_removal_follows_no_link() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     let offer = framework.offer();
@@ -160,7 +160,7 @@ pub(super) fn a_nested_container_is_removed_through_no_link() {
 }
 
 /// An attacker who knows the id of a nested container beforehand puts a foreign folder in its place.
-pub(super) fn a_nested_sandbox_takes_no_folder_of_another_user() {
+pub(super) fn nested_sandbox_keeps_foreign_folder() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     let offer = framework.offer();
@@ -182,7 +182,7 @@ pub(super) fn a_nested_sandbox_takes_no_folder_of_another_user() {
 }
 
 /// The API reads no file that the task itself may not read.
-pub(super) fn the_api_reads_no_file_that_is_another_users() {
+pub(super) fn api_reads_no_foreign_file() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     let secret = secret(&cluster, "secret").join("file");
@@ -219,7 +219,7 @@ pub(super) fn the_api_reads_no_file_that_is_another_users() {
 }
 
 /// Its files are exchanged for links to root's while they are read; `sandbox_files` has a test with very many reads.
-pub(super) fn a_race_for_a_file_that_is_read_is_never_won() {
+pub(super) fn file_read_race_never_succeeds() {
     const TRIES: usize = 300;
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);

@@ -20,7 +20,7 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     anywhere:
-        an_agent_that_leaves_is_told_of_as_recorded;
+        agent_departure_matches_recording;
 }
 
 /// The number of frames that this agent sends.
@@ -112,7 +112,7 @@ fn register() -> agent_frame::Message {
     })
 }
 
-fn an_agent_that_leaves_is_told_of_as_recorded() {
+fn agent_departure_matches_recording() {
     let cluster = Cluster::with_agents(0);
     let mut agent = Agent::register(cluster.master.address());
     let info = recording::framework_info();

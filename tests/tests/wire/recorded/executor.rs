@@ -16,11 +16,11 @@ use crate::{anywhere, recorded};
 
 meseta_tests::scenarios! {
     anywhere:
-        an_executor_hears_what_was_recorded,
+        executor_events_match_recording,
         environments_are_as_recorded,
-        an_executor_has_a_session_of_its_own,
-        a_group_is_told_of_as_recorded,
-        what_cannot_be_fetched_is_told_as_recorded;
+        executor_has_own_session,
+        group_events_match_recording,
+        failed_fetch_matches_recording;
 }
 
 const HEADERS: [&str; 2] = ["Content-Type: application/json", "Accept: application/json"];
@@ -110,7 +110,7 @@ impl<'a> Executor<'a> {
     }
 }
 
-fn an_executor_hears_what_was_recorded() {
+fn executor_events_match_recording() {
     let cluster = recorded::cluster();
     let mut framework = subscribe(&cluster);
     let offer = framework.offer();
@@ -277,7 +277,7 @@ fn environments_are_as_recorded() {
     }
 }
 
-fn an_executor_has_a_session_of_its_own() {
+fn executor_has_own_session() {
     let cluster = recorded::cluster();
     let mut framework = subscribe(&cluster);
     let offer = framework.offer();
@@ -312,7 +312,7 @@ pub(crate) fn launch_group(framework: &Framework, offer: &Value) {
             "task_group": {"tasks": [part("pod-a", "exit 0"), part("pod-b", "exec sleep 600")]}}}]}}));
 }
 
-fn a_group_is_told_of_as_recorded() {
+fn group_events_match_recording() {
     let cluster = recorded::cluster();
     let mut framework = subscribe(&cluster);
     let offer = framework.offer();
@@ -343,7 +343,7 @@ fn a_group_is_told_of_as_recorded() {
     heard.compare("executor failure", &failure, &["/failure/status"]);
 }
 
-fn what_cannot_be_fetched_is_told_as_recorded() {
+fn failed_fetch_matches_recording() {
     let cluster = recorded::cluster();
     let mut framework = subscribe(&cluster);
     let offer = framework.offer();

@@ -11,8 +11,8 @@ use crate::{anywhere, recorded};
 
 meseta_tests::scenarios! {
     anywhere:
-        a_framework_is_asked_to_leave_as_recorded,
-        answers_are_seen_in_the_status_of_maintenance;
+        inverse_offer_matches_recording,
+        maintenance_status_shows_answers;
 }
 
 /// Schedules all machines, or no machine.
@@ -33,7 +33,7 @@ fn status(cluster: &Cluster) -> Value {
 }
 
 /// The recorded stream: RESCIND, OFFERS with their end, INVERSE_OFFERS, and back.
-fn a_framework_is_asked_to_leave_as_recorded() {
+fn inverse_offer_matches_recording() {
     let cluster = recorded::cluster();
     let recorded = Events::read("scheduler-events.jsonl");
     let info = json!({"user": "root", "name": "golden"});
@@ -104,7 +104,7 @@ fn seen(cluster: &Cluster, framework: &Framework) -> Vec<String> {
     .collect()
 }
 
-fn answers_are_seen_in_the_status_of_maintenance() {
+fn maintenance_status_shows_answers() {
     let cluster = recorded::cluster();
     let mut framework = cluster.framework();
     let offer = framework.offer();

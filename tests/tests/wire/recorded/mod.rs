@@ -25,7 +25,7 @@ meseta_tests::scenarios! {
         reservations_are_answered_as_recorded = || operators("operator-reserve.jsonl"),
         maintenance_is_answered_as_recorded = || operators("operator-maintenance.jsonl"),
         errors_are_answered_as_recorded = || operators("operator-errors.jsonl"),
-        the_agents_errors_are_answered_as_recorded,
+        agent_errors_match_recording,
         files_are_answered_as_recorded,
         every_metric_recorded_is_there;
 }
@@ -98,7 +98,7 @@ fn with_task() -> (Cluster, Framework) {
     (cluster, framework)
 }
 
-fn the_agents_errors_are_answered_as_recorded() {
+fn agent_errors_match_recording() {
     let (cluster, framework) = with_task();
     let names = [("<FRAMEWORK>", framework.id.as_str())];
     replay(&cluster, "agent-errors.jsonl", &names);

@@ -18,7 +18,7 @@ meseta_tests::scenarios! {
     anywhere:
         reservations_are_shown_as_recorded,
         oversubscription_is_shown_as_recorded,
-        the_operators_events_have_the_shape_recorded;
+        operator_events_match_recorded_shape;
 }
 
 /// The time for values that a page shows only after a while.
@@ -191,7 +191,7 @@ fn oversubscription_is_shown_as_recorded() {
 
 /// Compares the first of each kind of event, while a framework comes, runs a task, fails over and goes, and the agent with
 /// it.
-fn the_operators_events_have_the_shape_recorded() {
+fn operator_events_match_recorded_shape() {
     let cluster = recorded::cluster();
     let mut stream = Raw::connect(cluster.master.address());
     let json = "Content-Type: application/json";

@@ -92,7 +92,7 @@ impl Fixture {
 const ON_ROOT_DISK: &str = "w/volumes/roles/dev/v";
 
 #[test]
-fn a_volume_of_an_ended_task_is_unmounted_also_if_it_is_a_whole_disk() {
+fn volume_of_ended_task_is_unmounted() {
     let fixture = Fixture::new();
     for volume in [ON_ROOT_DISK, "one"] {
         let (steps, gone) = fixture.changes(&[volume], &[]);
@@ -107,7 +107,7 @@ fn a_volume_of_an_ended_task_is_unmounted_also_if_it_is_a_whole_disk() {
 }
 
 #[test]
-fn a_volume_is_mounted_in_the_place_of_another() {
+fn volume_replaces_another_at_path() {
     let fixture = Fixture::new();
     for (before, after) in [("one", "two"), (ON_ROOT_DISK, "one"), ("one", ON_ROOT_DISK)] {
         let (steps, gone) = fixture.changes(&[before], &[after]);
@@ -122,7 +122,7 @@ fn a_volume_is_mounted_in_the_place_of_another() {
 
 /// Regression: such a volume was mounted once more for each task that came or went, and never unmounted.
 #[test]
-fn a_volume_over_a_folder_of_the_machines_is_mounted_once_and_unmounted() {
+fn volume_over_host_folder_mounts_once() {
     let fixture = Fixture::new();
     let place = fixture.dir.path().join("two").canonicalize();
     let place = place.expect("there").display().to_string();
@@ -144,7 +144,7 @@ fn a_volume_over_a_folder_of_the_machines_is_mounted_once_and_unmounted() {
 }
 
 #[test]
-fn the_location_of_what_is_mounted_is_that_of_its_source() {
+fn mount_location_is_its_sources() {
     let machine = Machine::default();
     let of = |path: &str| machine.location(Path::new(path)).expect("it is there");
     let (proc, sys) = (of("/proc"), of("/proc/sys"));

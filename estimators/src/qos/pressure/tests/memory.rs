@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn memory_kills_the_largest_and_never_freezes() {
+fn memory_kills_largest_and_never_freezes() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     // In quarters of a gigabyte, of ten: 86 % used; the first container has 0.5 and the second 1.
@@ -29,7 +29,7 @@ fn memory_kills_the_largest_and_never_freezes() {
 
 /// The memory ceiling follows the memory that revocable work gives back, and not the memory that it takes.
 #[test]
-fn the_ceiling_of_memory_only_falls_while_memory_is_short() {
+fn memory_ceiling_only_falls_during_shortage() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     // In quarters of a gigabyte: the used part of the forty, the part of revocable work, and the ceiling.
@@ -56,7 +56,7 @@ fn the_ceiling_of_memory_only_falls_while_memory_is_short() {
 /// Regression: a container that began while memory was short was limited to its first sample, next to nothing, and hung in
 /// reclaim as long as memory was short.
 #[test]
-fn what_begins_while_memory_is_short_may_have_what_it_was_given() {
+fn new_executor_keeps_its_memory_request() {
     let quarters = |count: u64| Some(count << 28);
     let ceiling = |controller: &mut PressureController, node: &mut Node| {
         let used = vec![1.0; node.sample.containers.len()];
@@ -107,7 +107,7 @@ fn what_begins_while_memory_is_short_may_have_what_it_was_given() {
 
 /// Regression: the ceiling of all revocable work was the memory of the readable containers alone.
 #[test]
-fn memory_that_cannot_be_read_does_not_lower_the_ceiling() {
+fn unreadable_memory_keeps_the_ceiling() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     memory(&mut node, 33);
@@ -160,7 +160,7 @@ fn memory_stall_kills_one() {
 /// Regression: one container that read more than its own memory limit caused the kill of all others, one every four seconds,
 /// on a machine with plenty of free memory.
 #[test]
-fn a_stall_of_the_machine_kills_nobody_while_it_has_memory() {
+fn memory_stall_alone_kills_nobody() {
     for has_regular in [false, true] {
         let mut controller = controller(&[]);
         let mut node = settled(&mut controller);

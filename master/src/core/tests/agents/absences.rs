@@ -14,7 +14,7 @@ fn own_info(world: &mut World) -> v1::FrameworkInfo {
 }
 
 #[test]
-fn an_agent_that_is_away_costs_nothing_for_a_minute_and_is_unreachable_until_it_is_back() {
+fn brief_absence_costs_task_nothing() {
     let (mut world, node, scheduler) = World::with_running_task(aware(plain()));
     let info = own_info(&mut world);
     world.lose_agent(&node);
@@ -44,7 +44,7 @@ fn an_agent_that_is_away_costs_nothing_for_a_minute_and_is_unreachable_until_it_
 }
 
 #[test]
-fn all_agents_may_be_silent_at_once_for_five_minutes() {
+fn tolerates_five_minutes_of_total_silence() {
     let (mut world, first, scheduler) = World::with_running_task(aware(plain()));
     let info = own_info(&mut world);
     let mut nodes: Vec<Node> = (0..20)
@@ -96,8 +96,7 @@ fn return_agents(world: &mut World, numbers: std::ops::Range<i32>) -> Vec<Node> 
 }
 
 #[test]
-fn with_quota_nothing_is_offered_before_four_fifths_of_the_agents_are_back_or_ten_minutes_have_passed()
- {
+fn quota_delays_offers_until_agents_return() {
     let role = Role::new("guaranteed").unwrap();
     let guarantees = parse("cpus:1").scalar_quantities();
     let quota = Quota {
@@ -127,7 +126,7 @@ fn with_quota_nothing_is_offered_before_four_fifths_of_the_agents_are_back_or_te
 }
 
 #[test]
-fn agents_that_come_back_as_the_registry_has_them_cost_no_write_and_others_one() {
+fn unchanged_reregistration_writes_no_registry_record() {
     let (mut world, node, scheduler) = World::with_running_task(aware(plain()));
     let info = own_info(&mut world);
     let mut world = world.restart();

@@ -34,7 +34,7 @@ fn comes_back(world: &mut World, number: i32, obeyed: Option<meseta::ObeyedEpoch
 }
 
 #[test]
-fn an_agent_that_obeyed_a_higher_epoch_is_answered_once_one_above_is_durable() {
+fn higher_agent_epoch_delays_the_answer() {
     let mut world = restored();
     world.writes_at_once = false;
     let connection = comes_back(&mut world, 0, obeyed("c", 7, Some("former")));
@@ -53,7 +53,7 @@ fn an_agent_that_obeyed_a_higher_epoch_is_answered_once_one_above_is_durable() {
 }
 
 #[test]
-fn agents_that_come_together_share_a_rise_and_one_ahead_of_it_comes_again() {
+fn concurrent_agents_share_one_epoch_raise() {
     let mut world = restored();
     world.writes_at_once = false;
     let told = [7, 6, 7, 9];
@@ -76,7 +76,7 @@ fn agents_that_come_together_share_a_rise_and_one_ahead_of_it_comes_again() {
 }
 
 #[test]
-fn the_same_epoch_of_another_start_is_not_enough() {
+fn equal_epoch_of_other_master_raises() {
     for (master, raised) in [(Some("former"), 4), (Some("m"), 3), (None, 3)] {
         let mut world = restored();
         let connection = comes_back(&mut world, 0, obeyed("c", 3, master));
@@ -86,7 +86,7 @@ fn the_same_epoch_of_another_start_is_not_enough() {
 }
 
 #[test]
-fn what_agents_obeyed_of_other_clusters_and_what_cannot_be_raises_nothing() {
+fn foreign_or_absurd_epochs_raise_nothing() {
     for told in [None, obeyed("other", 7, Some("former"))] {
         let mut world = restored();
         let connection = comes_back(&mut world, 0, told);
@@ -107,7 +107,7 @@ fn what_agents_obeyed_of_other_clusters_and_what_cannot_be_raises_nothing() {
 }
 
 #[test]
-fn agents_do_not_outrun_every_copy_and_an_operator_may_believe_them() {
+fn epoch_raise_limit_follows_operator_flag() {
     let mut world = restored();
     let connection = comes_back(&mut world, 0, obeyed("c", 1_000_001, Some("x")));
     world.registered(connection);
@@ -132,7 +132,7 @@ fn agents_do_not_outrun_every_copy_and_an_operator_may_believe_them() {
 }
 
 #[test]
-fn an_agent_that_is_gone_and_obeyed_a_higher_epoch_is_ended_once_one_above_is_durable() {
+fn gone_agent_waits_for_epoch_raise() {
     let recovered = Recovered {
         epoch: 3,
         cluster_id: "c".to_owned(),
@@ -150,7 +150,7 @@ fn an_agent_that_is_gone_and_obeyed_a_higher_epoch_is_ended_once_one_above_is_du
 }
 
 #[test]
-fn an_agent_that_leaves_meanwhile_is_not_answered() {
+fn departed_agent_gets_no_epoch_answer() {
     let mut world = restored();
     world.writes_at_once = false;
     let connection = comes_back(&mut world, 0, obeyed("c", 7, Some("former")));

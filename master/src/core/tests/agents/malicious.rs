@@ -22,7 +22,7 @@ pub(in crate::core::tests) fn refused(
 }
 
 #[test]
-fn nobody_takes_an_agent_id_that_is_still_to_be_given() {
+fn refuses_agent_ids_not_yet_assigned() {
     let (mut world, first) = World::with_agent("cpus:1;mem:64");
     assert_eq!(first.id, "m-S0");
     for id in ["m-S1", "m-S7", "m-S00000000000000000001", "m-S+1"] {
@@ -49,7 +49,7 @@ fn nobody_takes_an_agent_id_that_is_still_to_be_given() {
 
 /// A registry in which a malicious agent has stored ids that this master would assign next.
 #[test]
-fn a_master_counts_on_behind_all_ids_that_its_registry_knows() {
+fn new_ids_skip_ids_in_registry() {
     let lost = |id: &str| unreachable_record(id, 1_799_999_000);
     let owner = |id: &str| record_of_ada(id);
     let recovered = Recovered {
@@ -70,7 +70,7 @@ fn a_master_counts_on_behind_all_ids_that_its_registry_knows() {
 }
 
 #[test]
-fn one_connection_speaks_for_an_agent_and_no_entry_is_overwritten() {
+fn only_own_connection_speaks_for_agent() {
     let (mut world, honest, scheduler, _) = begin();
     let id = honest.agent_id();
     let stray = ConnectionId(world.number());
@@ -89,7 +89,7 @@ fn one_connection_speaks_for_an_agent_and_no_entry_is_overwritten() {
 }
 
 #[test]
-fn what_an_agent_says_of_anothers_tasks_reaches_no_framework() {
+fn updates_for_foreign_tasks_are_dropped() {
     let (mut world, honest, scheduler, malicious_agent) = begin();
     world.update(&malicious_agent, &scheduler, "t", TaskState::TaskFailed, 7);
     assert_eq!(states(&world.updates(&scheduler)), []);
@@ -138,7 +138,7 @@ fn what_an_agent_says_of_anothers_tasks_reaches_no_framework() {
 /// An agent repeats updates for tasks that it never got, also to a newly started master; but these tasks could be on
 /// an agent that is not back yet.
 #[test]
-fn tasks_that_nobody_has_are_spoken_of_once_all_agents_are_back() {
+fn unknown_task_updates_wait_for_recovery() {
     let (world, honest, scheduler, malicious_agent) = begin();
     let mut world = world.restart();
     let info = aware_info_of(&scheduler);
@@ -158,7 +158,7 @@ fn tasks_that_nobody_has_are_spoken_of_once_all_agents_are_back() {
 }
 
 #[test]
-fn messages_come_from_executors_that_the_agent_has() {
+fn drops_messages_from_unknown_executors() {
     let (mut world, honest, scheduler, malicious_agent) = begin();
     let said = |executor: &str| {
         AgentMessage::ExecutorMessage(meseta::ExecutorMessage {
@@ -209,7 +209,7 @@ fn task_of(node: &Node, framework: &v1::FrameworkInfo) -> v1::Task {
 }
 
 #[test]
-fn frameworks_come_to_be_on_an_agents_word_if_it_runs_something_of_them_and_no_more_than_some() {
+fn reregistration_adds_only_running_frameworks() {
     let (mut world, node) = World::with_agent("cpus:400;mem:1024");
     world.lose_agent(&node);
     let frameworks: Vec<_> = (0..3_000).map(named).collect();
@@ -224,7 +224,7 @@ fn frameworks_come_to_be_on_an_agents_word_if_it_runs_something_of_them_and_no_m
 }
 
 #[test]
-fn frameworks_that_agents_tell_of_say_no_more_of_themselves_than_others_may() {
+fn reported_frameworks_obey_info_limit() {
     let mut world = World::with_config(|config| {
         config.memory.info = 2_000;
         config.memory.terms = 10_000;
@@ -247,7 +247,7 @@ fn frameworks_that_agents_tell_of_say_no_more_of_themselves_than_others_may() {
 }
 
 #[test]
-fn nobody_takes_a_framework_id_that_is_still_to_be_given() {
+fn refuses_framework_ids_not_yet_assigned() {
     let mut world = World::new();
     let first = world.subscribe(plain());
     assert_eq!(first.id, "m-0000");
@@ -284,7 +284,7 @@ pub(in crate::core::tests) fn described(port: i32, bytes: usize) -> meseta::Regi
 }
 
 #[test]
-fn an_agent_does_not_have_more_of_a_name_than_a_scalar_may_be() {
+fn resource_sum_over_reservations_is_limited() {
     let mut world = World::new();
     let with = |cpus: &str| register(1, &format!("cpus(r0):1000000000000;{cpus};mem:64"));
     let much = world.handshake(AgentMessage::Register(with("cpus(r1):1000000000000")));
@@ -296,7 +296,7 @@ fn an_agent_does_not_have_more_of_a_name_than_a_scalar_may_be() {
 }
 
 #[test]
-fn what_agents_say_of_themselves_is_bounded_for_one_and_for_all() {
+fn agent_info_memory_is_limited() {
     let mut world = World::with_config(|config| {
         config.memory.agent_info = 10_000;
         config.memory.agents = 50_000;
@@ -350,7 +350,7 @@ pub(in crate::core::tests) fn part(node: &Node, is_first: bool, bytes: usize) ->
 }
 
 #[test]
-fn a_return_that_stands_still_is_given_up_and_makes_room_for_others() {
+fn stalled_reregistration_is_dropped_for_others() {
     let mut world = World::with_config(|config| config.memory.partial_reregistrations = 2 << 20);
     let nodes = ["old-S1", "old-S2", "old-S3"].map(|id| {
         let mut register = register(5051, "cpus:1;mem:64");
@@ -386,7 +386,7 @@ fn a_return_that_stands_still_is_given_up_and_makes_room_for_others() {
 }
 
 #[test]
-fn a_return_is_counted_as_it_is_in_memory() {
+fn reregistration_counts_decoded_bytes() {
     let mut world = World::with_config(|config| config.memory.partial_reregistrations = 1 << 20);
     let node = node_of_before("old-S1", 5051);
     // A small message: each framework takes a few bytes encoded, and some hundred in memory.
@@ -403,7 +403,7 @@ fn a_return_is_counted_as_it_is_in_memory() {
 }
 
 #[test]
-fn one_principal_does_not_use_up_what_all_frameworks_may_say() {
+fn principal_leaves_info_memory_for_others() {
     let mut world = World::with_config(|config| {
         config.memory.info = 2_000;
         config.memory.terms = 20_000;
@@ -439,7 +439,7 @@ fn one_principal_does_not_use_up_what_all_frameworks_may_say() {
 }
 
 #[test]
-fn a_framework_without_a_proven_name_is_its_users() {
+fn unauthenticated_framework_belongs_to_local_user() {
     let mut world = World::new();
     let at = |user: Option<LocalUser>| Caller {
         user,

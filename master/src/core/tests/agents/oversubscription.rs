@@ -37,7 +37,7 @@ fn allocated_revocable(offers: &[v1::Offer]) -> Vec<f64> {
 
 /// The test RescindRevocableOfferWithIncreasedRevocable of Mesos, and its decreased twin.
 #[test]
-fn another_estimate_voids_offers_of_the_old_and_is_offered_whole() {
+fn new_estimate_rescinds_old_revocable_offers() {
     for (old, new) in [(1.0, 3.0), (2.0, 1.0)] {
         let (mut world, node, scheduler) =
             World::with_framework(revocable_framework("f"), "cpus:4;mem:1024");
@@ -55,7 +55,7 @@ fn another_estimate_voids_offers_of_the_old_and_is_offered_whole() {
 
 /// The test UpdateAllocatorOnSchedulerFailover of Mesos.
 #[test]
-fn a_scheduler_that_fails_over_with_the_capability_is_offered_revocable_resources() {
+fn failover_with_capability_gets_revocable_offers() {
     let (mut world, node, first) = World::with_framework(plain(), "cpus:4;mem:1024");
     world.say(&node, estimate(2.0));
     assert_eq!(
@@ -69,7 +69,7 @@ fn a_scheduler_that_fails_over_with_the_capability_is_offered_revocable_resource
 
 /// The test RemoveCapabilitiesOnSchedulerFailover of Mesos.
 #[test]
-fn a_scheduler_that_fails_over_without_the_capability_is_offered_no_more_of_it() {
+fn failover_without_capability_gets_no_revocable() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     world.say(&node, estimate(2.0));
     let first = world.subscribe(revocable_framework("f"));
@@ -83,7 +83,7 @@ fn a_scheduler_that_fails_over_without_the_capability_is_offered_no_more_of_it()
 
 /// An invalid estimate changes nothing, and resources that are not revocable add nothing to the total.
 #[test]
-fn an_estimate_that_makes_no_sense_leaves_the_total_as_it_was() {
+fn invalid_estimate_keeps_agent_total() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     world.say(&node, estimate(2.0));
     let total = |world: &mut World| world.core.snapshot().agents[0].profile.total.clone();
@@ -98,7 +98,7 @@ fn an_estimate_that_makes_no_sense_leaves_the_total_as_it_was() {
 
 /// A reduced total neither ends the tasks running on it nor is oversubscribed twice.
 #[test]
-fn revocable_resources_stay_with_their_task_when_the_total_shrinks() {
+fn shrunken_estimate_keeps_running_revocable_tasks() {
     let (mut world, node, scheduler) =
         World::with_framework(revocable_framework("f"), "cpus:4;mem:1024");
     world.say(&node, estimate(2.0));
@@ -135,7 +135,7 @@ fn many(names: usize) -> AgentMessage {
 }
 
 #[test]
-fn an_estimate_is_bounded_and_counted_like_a_description() {
+fn estimate_counts_against_agent_info_limits() {
     let mut world = World::with_config(|config| {
         config.memory.agent_info = 10_000;
         config.memory.agents = 150_000;

@@ -25,7 +25,7 @@ fn updates_of(events: &[Event]) -> Vec<&TaskStatus> {
 }
 
 #[test]
-fn a_task_is_unreachable_or_lost_and_runs_again_with_its_agent() {
+fn task_recovers_when_agent_returns() {
     for (info, lost) in [
         (partition_aware(), TaskState::TaskUnreachable),
         (plain(), TaskState::TaskLost),
@@ -78,7 +78,7 @@ fn lost_while_it_came_back(losses: usize) -> (World, Node, Scheduler, v1::Framew
 }
 
 #[test]
-fn a_task_runs_again_also_if_its_agent_lost_the_connection_on_which_it_came_back() {
+fn task_recovers_after_interrupted_reregistration() {
     for losses in [1, 2] {
         let (mut world, node, scheduler, info) = lost_while_it_came_back(losses);
         world.return_running(&node, &scheduler, vec![info]);
@@ -91,7 +91,7 @@ fn a_task_runs_again_also_if_its_agent_lost_the_connection_on_which_it_came_back
 }
 
 #[test]
-fn a_task_is_gone_also_if_its_agent_lost_the_connection_on_which_it_came_back() {
+fn task_is_gone_after_interrupted_reregistration() {
     let (mut world, node, scheduler, _) = lost_while_it_came_back(1);
     let agent_id = node.id.clone();
     world.administer_done(Administration::MarkAgentGone { agent_id });
@@ -100,7 +100,7 @@ fn a_task_is_gone_also_if_its_agent_lost_the_connection_on_which_it_came_back() 
 }
 
 #[test]
-fn the_health_of_a_task_is_told_when_its_agent_is_back() {
+fn reregistration_reports_task_health() {
     for healthy in [Some(true), Some(false), None] {
         let (mut world, node, scheduler) = World::with_running_task(partition_aware());
         world.advance(100 * SECOND);
@@ -127,7 +127,7 @@ fn the_health_of_a_task_is_told_when_its_agent_is_back() {
 }
 
 #[test]
-fn a_task_is_the_same_after_a_partition_in_which_the_master_was_replaced() {
+fn task_survives_partition_and_master_failover() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.advance(100 * SECOND);
     world.take_events(scheduler.connection);
@@ -151,7 +151,7 @@ fn a_task_is_the_same_after_a_partition_in_which_the_master_was_replaced() {
 }
 
 #[test]
-fn an_orphaned_task_is_its_frameworks_again_when_that_subscribes() {
+fn resubscribed_framework_regains_orphaned_task() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.advance(100 * SECOND);
     let info = own_info(&mut world);
@@ -168,7 +168,7 @@ fn an_orphaned_task_is_its_frameworks_again_when_that_subscribes() {
 }
 
 #[test]
-fn a_framework_that_is_away_meanwhile_learns_the_truth_by_asking() {
+fn absent_framework_learns_state_by_reconciliation() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     let info = own_info(&mut world);
     world.live(50 * SECOND, &[&node]);
@@ -187,7 +187,7 @@ fn a_framework_that_is_away_meanwhile_learns_the_truth_by_asking() {
 }
 
 #[test]
-fn a_return_without_a_loss_changes_nothing_and_tells_nothing() {
+fn brief_disconnect_sends_no_updates() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     let info = own_info(&mut world);
     let node = world.return_running(&node, &scheduler, vec![info]);
@@ -199,7 +199,7 @@ fn a_return_without_a_loss_changes_nothing_and_tells_nothing() {
 }
 
 #[test]
-fn what_an_agent_thought_lost_says_on_its_old_stream_is_ignored() {
+fn ignores_messages_on_removed_agents_stream() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.advance(100 * SECOND);
     assert!(world.closed.contains(&node.connection));
@@ -215,7 +215,7 @@ fn what_an_agent_thought_lost_says_on_its_old_stream_is_ignored() {
 }
 
 #[test]
-fn a_task_that_ended_during_the_partition_is_told_to_have_ended() {
+fn end_during_partition_is_reported() {
     for info in [partition_aware(), plain()] {
         let (mut world, node, scheduler) = World::with_running_task(info);
         world.advance(100 * SECOND);
@@ -234,7 +234,7 @@ fn a_task_that_ended_during_the_partition_is_told_to_have_ended() {
 }
 
 #[test]
-fn an_end_that_is_known_is_not_made_a_loss() {
+fn known_end_stays_after_agent_loss() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.update(&node, &scheduler, "t", TaskState::TaskFinished, 2);
     world.take_events(scheduler.connection);
@@ -249,7 +249,7 @@ fn an_end_that_is_known_is_not_made_a_loss() {
 }
 
 #[test]
-fn an_agent_that_comes_back_while_it_is_being_marked_is_asked_to_come_again() {
+fn reregistration_during_marking_is_retried() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.writes_at_once = false;
     world.advance(100 * SECOND);
@@ -278,7 +278,7 @@ fn an_agent_that_comes_back_while_it_is_being_marked_is_asked_to_come_again() {
 }
 
 #[test]
-fn an_agent_pruned_from_the_list_while_it_comes_back_is_back() {
+fn agent_pruned_during_reregistration_returns() {
     let mut world = World::with_config(|config| config.registry_max_agent_count = 0);
     let node = world.agent(5051, "cpus:4;mem:1024");
     world.advance(100 * SECOND);
@@ -295,7 +295,7 @@ fn an_agent_pruned_from_the_list_while_it_comes_back_is_back() {
 }
 
 #[test]
-fn a_recovered_agent_is_silent_until_the_registry_has_it_back() {
+fn recovered_agent_waits_for_registry_write() {
     let (mut world, mut node, scheduler) = World::with_running_task(partition_aware());
     let info = own_info(&mut world);
     let mut world = world.restart();
@@ -321,7 +321,7 @@ fn a_recovered_agent_is_silent_until_the_registry_has_it_back() {
 }
 
 #[test]
-fn killing_what_is_unknown_is_answered_like_a_question() {
+fn kill_of_unknown_task_is_reconciled() {
     for (info, expected) in [
         (partition_aware(), TaskState::TaskUnknown),
         (plain(), TaskState::TaskLost),
@@ -335,7 +335,7 @@ fn killing_what_is_unknown_is_answered_like_a_question() {
 }
 
 #[test]
-fn a_framework_that_is_away_when_the_master_is_replaced_gains_no_time() {
+fn master_failover_extends_no_framework_deadline() {
     let mut info = partition_aware();
     info.failover_timeout = Some(7200.0);
     let (mut world, node, scheduler) = World::with_running_task(info);
@@ -353,7 +353,7 @@ fn a_framework_that_is_away_when_the_master_is_replaced_gains_no_time() {
 }
 
 #[test]
-fn a_framework_that_came_back_has_no_deadline_and_its_time_anew() {
+fn resubscription_resets_failover_deadline() {
     let (mut world, _, scheduler) = World::with_running_task(partition_aware());
     let info = own_info(&mut world);
     world.lose_stream(&scheduler);
@@ -382,7 +382,7 @@ fn part(
 }
 
 #[test]
-fn a_return_in_parts_is_one_return() {
+fn partial_messages_form_one_reregistration() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.advance(100 * SECOND);
     world.take_events(scheduler.connection);
@@ -401,7 +401,7 @@ fn a_return_in_parts_is_one_return() {
 }
 
 #[test]
-fn parts_without_a_beginning_are_refused_and_those_of_a_lost_connection_forgotten() {
+fn stray_reregistration_parts_are_refused() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.advance(100 * SECOND);
     world.take_events(scheduler.connection);

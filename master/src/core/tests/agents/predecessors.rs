@@ -24,7 +24,7 @@ fn expecting() -> (World, Node) {
 }
 
 #[test]
-fn an_agent_whose_return_is_being_written_is_no_predecessor_of_another() {
+fn reregistering_agent_is_not_a_predecessor() {
     let (mut world, node) = expecting();
     let mut changed = node.clone();
     // A changed description, so that the return has to be written.
@@ -45,7 +45,7 @@ fn an_agent_whose_return_is_being_written_is_no_predecessor_of_another() {
 
 /// The agent tries again and again while the registry's disk hangs.
 #[test]
-fn a_predecessor_is_removed_once_however_often_another_takes_its_place() {
+fn predecessor_is_removed_once_despite_retries() {
     let (mut world, node) = expecting();
     for _ in 0..3 {
         let connection = world.handshake(AgentMessage::Register(node.register.clone()));

@@ -8,7 +8,7 @@ pub(in crate::core::tests) fn begin_running() -> (World, Node, Scheduler) {
 }
 
 #[test]
-fn an_agent_is_told_that_it_is_in_only_when_the_registry_has_it() {
+fn registration_is_answered_once_durable() {
     let mut world = World::new();
     world.writes_at_once = false;
     let register = register(5051, "cpus:4;mem:1024");
@@ -26,7 +26,7 @@ fn an_agent_is_told_that_it_is_in_only_when_the_registry_has_it() {
 }
 
 #[test]
-fn an_agent_that_leaves_before_it_is_admitted_leaves_nothing() {
+fn agent_leaving_before_admission_leaves_nothing() {
     let mut world = World::new();
     world.writes_at_once = false;
     let connection = world.handshake(AgentMessage::Register(register(1, "cpus:1;mem:64")));
@@ -64,7 +64,7 @@ fn nonsense_is_refused_with_a_reason() {
 }
 
 #[test]
-fn an_agent_whose_domain_does_not_fit_is_told_why() {
+fn mismatched_domain_is_refused_with_reason() {
     for (is_required, domain, words) in [
         (
             false,
@@ -84,7 +84,7 @@ fn an_agent_whose_domain_does_not_fit_is_told_why() {
 }
 
 #[test]
-fn an_agent_that_answers_stays_and_one_that_does_not_is_unreachable_after_75_seconds() {
+fn silent_agent_becomes_unreachable_after_timeout() {
     let (mut world, node, scheduler) = begin_running();
     world.live(300 * SECOND, &[&node]);
     assert_eq!(world.core.snapshot().agents.len(), 1);
@@ -114,7 +114,7 @@ fn an_agent_that_answers_stays_and_one_that_does_not_is_unreachable_after_75_sec
 }
 
 #[test]
-fn a_task_id_lost_with_its_agent_cannot_be_used_again() {
+fn unreachable_task_id_cannot_be_reused() {
     let (mut world, _, scheduler) = begin_running();
     world.advance(100 * SECOND);
     world.agent(5052, "cpus:4;mem:1024");
@@ -127,7 +127,7 @@ fn a_task_id_lost_with_its_agent_cannot_be_used_again() {
 }
 
 #[test]
-fn a_disconnected_agent_keeps_its_tasks_and_loses_its_offers() {
+fn disconnected_agent_keeps_tasks_loses_offers() {
     let (mut world, node, scheduler) = begin_running();
     world.live(7 * SECOND, &[&node]);
     assert_eq!(world.offers(&scheduler).len(), 1);
@@ -144,7 +144,7 @@ fn a_disconnected_agent_keeps_its_tasks_and_loses_its_offers() {
 }
 
 #[test]
-fn tasks_that_the_agent_does_not_know_are_reconciled_with_it() {
+fn reconciles_tasks_unknown_to_agent() {
     let (mut world, node, scheduler) = begin_running();
     world.lose_agent(&node);
     let node = world.return_empty(&node);
@@ -158,7 +158,7 @@ fn tasks_that_the_agent_does_not_know_are_reconciled_with_it() {
 }
 
 #[test]
-fn a_newer_connection_replaces_the_older_and_an_impostor_is_refused() {
+fn newer_connection_replaces_older_refuses_impostor() {
     let (mut world, node, scheduler) = begin_running();
     world.live(7 * SECOND, &[&node]);
     let tasks = || vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
@@ -189,7 +189,7 @@ fn a_newer_connection_replaces_the_older_and_an_impostor_is_refused() {
 
 /// The agent abandoned the connection during its registration, returned on another, and ended its task.
 #[test]
-fn what_comes_late_on_an_earlier_connection_of_an_agent_is_not_taken() {
+fn late_message_on_older_connection_ignored() {
     let (mut world, node, scheduler) = begin_running();
     let tasks = || vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
     let late = AgentMessage::Reregister(report(&node, tasks(), vec![]));
@@ -218,7 +218,7 @@ fn what_comes_late_on_an_earlier_connection_of_an_agent_is_not_taken() {
 
 /// The first description waits for the registry, because it has changed; the last one does not.
 #[test]
-fn of_two_returns_of_an_agent_the_one_on_the_newer_connection_counts() {
+fn reregistration_on_newer_connection_wins() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     world.writes_at_once = false;
     let mut changed = node.clone();
@@ -233,7 +233,7 @@ fn of_two_returns_of_an_agent_the_one_on_the_newer_connection_counts() {
 }
 
 #[test]
-fn an_agent_that_unregisters_takes_its_tasks_with_it() {
+fn unregistering_agent_takes_its_tasks() {
     let (mut world, node, scheduler) = begin_running();
     world.live(7 * SECOND, &[&node]);
     world.take_events(scheduler.connection);
@@ -262,7 +262,7 @@ fn an_agent_that_unregisters_takes_its_tasks_with_it() {
 }
 
 #[test]
-fn an_agent_that_forgot_its_id_replaces_what_it_was() {
+fn agent_without_id_replaces_its_predecessor() {
     let (mut world, node, scheduler) = begin_running();
     world.lose_agent(&node);
     world.take_events(scheduler.connection);
@@ -280,7 +280,7 @@ fn an_agent_that_forgot_its_id_replaces_what_it_was() {
 }
 
 #[test]
-fn what_connected_agents_use_is_added_up_and_nonsense_is_not() {
+fn sums_usage_of_connected_agents_only() {
     let mut world = World::new();
     let (one, other) = (world.agent(5051, "cpus:4"), world.agent(5052, "cpus:4"));
     let report = |world: &mut World, node: &Node, cpus: f64, mem_bytes| {
@@ -312,7 +312,7 @@ fn what_connected_agents_use_is_added_up_and_nonsense_is_not() {
 }
 
 #[test]
-fn agent_with_silent_disk_is_not_offered() {
+fn silent_disk_stops_offers() {
     let (mut world, node, scheduler, offer) = World::with_offer(aware(plain()), "cpus:4;mem:1024");
     let pong = |world: &mut World, disk_silent| {
         let pong = meseta::Pong {
@@ -334,7 +334,7 @@ fn agent_with_silent_disk_is_not_offered() {
 
 /// The agent was killed before it stored its new id.
 #[test]
-fn an_agent_that_never_kept_its_id_is_given_it_again() {
+fn agent_without_saved_id_regains_it() {
     let (mut world, node, scheduler, offer) = World::with_offer(aware(plain()), "cpus:4;mem:1024");
     let call = accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]);
     world.call(&scheduler, call);
@@ -365,7 +365,7 @@ fn an_agent_that_never_kept_its_id_is_given_it_again() {
 /// The master was stopped while the agent tried again and again, gave it an id for each try, and was replaced before
 /// it could remove them.
 #[test]
-fn ids_that_an_agent_never_learnt_are_taken_back_when_it_comes() {
+fn ids_never_learned_are_removed() {
     for has_an_id in [false, true] {
         let mut world = World::new();
         let node = world.agent(5051, "cpus:4;mem:1024");
@@ -401,7 +401,7 @@ fn ids_that_an_agent_never_learnt_are_taken_back_when_it_comes() {
 }
 
 #[test]
-fn a_restarted_master_gets_its_agents_tasks_and_frameworks_back() {
+fn restarted_master_recovers_agents_and_frameworks() {
     let (world, node, scheduler) = begin_running();
     let info = (*world.core.snapshot_of_first_framework()).clone();
     let mut world = world.restart();
@@ -443,7 +443,7 @@ fn agents_being_written(world: &World) -> (usize, usize) {
 }
 
 #[test]
-fn agents_that_come_back_as_the_registry_has_them_are_not_written_again() {
+fn unchanged_agents_cost_no_registry_write() {
     let mut world = World::new();
     let nodes: Vec<_> = (5051..5061)
         .map(|port| world.agent(port, "cpus:4;mem:1024"))
@@ -480,7 +480,7 @@ fn agents_that_come_back_as_the_registry_has_them_are_not_written_again() {
 }
 
 #[test]
-fn agents_that_do_not_come_back_to_a_new_master_are_unreachable() {
+fn missing_agents_are_unreachable_after_failover() {
     let (world, node, scheduler) = begin_running();
     let mut world = world.restart();
     let again = world.subscribe(aware_info_of(&scheduler));
@@ -501,7 +501,7 @@ fn agents_that_do_not_come_back_to_a_new_master_are_unreachable() {
 }
 
 #[test]
-fn an_agent_is_told_to_end_what_belongs_to_ended_frameworks() {
+fn agent_ends_tasks_of_ended_frameworks() {
     let (mut world, node, scheduler) = begin_running();
     let info = (*world.core.snapshot_of_first_framework()).clone();
     world.lose_agent(&node);
@@ -512,7 +512,7 @@ fn an_agent_is_told_to_end_what_belongs_to_ended_frameworks() {
 }
 
 #[test]
-fn lists_of_lost_agents_are_pruned_by_number_and_age() {
+fn lost_agents_are_pruned_by_count() {
     let mut config = config();
     config.registry_max_agent_count = 1;
     let lost = |id: &str, since: u64| unreachable_record(id, since);
@@ -541,7 +541,7 @@ impl MasterCore {
 }
 
 #[test]
-fn a_recovered_framework_that_never_comes_back_is_ended_in_time() {
+fn recovered_framework_ends_after_timeout() {
     let (world, node, scheduler) = begin_running();
     let info = (*world.core.snapshot_of_first_framework()).clone();
     let mut world = world.restart();
@@ -554,7 +554,7 @@ fn a_recovered_framework_that_never_comes_back_is_ended_in_time() {
 }
 
 #[test]
-fn a_task_that_two_agents_report_is_where_it_was_first_and_ended_on_the_other() {
+fn duplicate_task_stays_with_first_agent() {
     let (mut world, _, scheduler) = begin_running();
     let info = (*world.core.snapshot_of_first_framework()).clone();
     let mut other = world.agent(5052, "cpus:4;mem:1024");
@@ -570,7 +570,7 @@ fn a_task_that_two_agents_report_is_where_it_was_first_and_ended_on_the_other() 
 }
 
 #[test]
-fn an_end_that_was_not_acknowledged_comes_back_and_holds_nothing() {
+fn unacknowledged_end_returns_without_resources() {
     let (world, node, scheduler) = begin_running();
     let info = (*world.core.snapshot_of_first_framework()).clone();
     let mut world = world.restart();

@@ -4,7 +4,7 @@ use super::*;
 use crate::core::timers::Timer;
 
 #[test]
-fn agents_are_lost_no_faster_than_the_rate_allows_and_may_answer_until_their_turn() {
+fn removal_rate_limits_lost_agents() {
     let mut world = World::with_config(|config| config.agent_removal_interval = 60 * SECOND);
     let nodes: Vec<Node> = (0..5)
         .map(|port| world.agent(port, "cpus:1;mem:64"))
@@ -22,7 +22,7 @@ fn agents_are_lost_no_faster_than_the_rate_allows_and_may_answer_until_their_tur
 }
 
 #[test]
-fn recovered_agents_are_lost_no_faster_than_the_rate_allows() {
+fn removal_rate_limits_recovered_agents() {
     let record = |number: u32| agent_record(&format!("a{number}"), 1);
     let mut config = config();
     config.agent_removal_interval = 60 * SECOND;
@@ -44,7 +44,7 @@ fn recovered_agents_are_lost_no_faster_than_the_rate_allows() {
 }
 
 #[test]
-fn of_very_many_agents_that_are_missing_one_deadline_is_kept() {
+fn many_missing_agents_share_one_deadline() {
     let record = |number: usize| agent_record(&format!("a{number}"), 1);
     let mut config = config();
     config.agent_removal_percent = 100;
@@ -63,7 +63,7 @@ fn of_very_many_agents_that_are_missing_one_deadline_is_kept() {
 }
 
 #[test]
-fn by_default_an_agent_is_lost_in_twenty_seconds_and_no_more() {
+fn default_removal_interval_is_twenty_seconds() {
     let mut world = World::new();
     for port in 0..5 {
         world.agent(port, "cpus:1;mem:64");
@@ -76,7 +76,7 @@ fn by_default_an_agent_is_lost_in_twenty_seconds_and_no_more() {
 }
 
 #[test]
-fn a_master_that_almost_nobody_answers_suspects_itself() {
+fn master_suspects_itself_when_most_silent() {
     let mut world = World::new();
     let nodes: Vec<Node> = (0..20)
         .map(|port| world.agent(port, "cpus:1;mem:64"))
@@ -118,7 +118,7 @@ fn all_live_on(world: &mut World, nodes: &[Node]) {
 }
 
 #[test]
-fn when_a_network_mends_the_last_agent_that_is_heard_has_the_time_of_the_first() {
+fn mended_network_grants_all_agents_time() {
     // A minute is longer than any of the last agents waits for its next ping.
     let (mut world, nodes) = mended();
     assert_eq!(world.lost(), 0);
@@ -133,7 +133,7 @@ fn when_a_network_mends_the_last_agent_that_is_heard_has_the_time_of_the_first()
 }
 
 #[test]
-fn when_a_network_mends_a_pause_of_the_master_takes_none_of_that_time() {
+fn master_pause_preserves_mended_agents_time() {
     let (mut world, nodes) = mended();
     world.pause(300 * SECOND);
     let first: Vec<&Node> = nodes[..12].iter().collect();
@@ -146,7 +146,7 @@ fn when_a_network_mends_a_pause_of_the_master_takes_none_of_that_time() {
 }
 
 #[test]
-fn the_first_answer_does_not_hide_that_most_were_silent() {
+fn first_answer_keeps_suspicion_of_silence() {
     let (mut world, nodes) = with_twenty();
     let living: Vec<&Node> = nodes[..9].iter().collect();
     // One of the other eleven answers just before the check of all.
@@ -158,7 +158,7 @@ fn the_first_answer_does_not_hide_that_most_were_silent() {
 }
 
 #[test]
-fn agents_that_operators_mark_gone_leave_no_suspicion() {
+fn agents_marked_gone_clear_suspicion() {
     let (mut world, nodes) = with_twenty();
     let living: Vec<&Node> = nodes[12..].iter().collect();
     world.live(600 * SECOND, &living);
@@ -198,7 +198,7 @@ fn come_back(world: &mut World, numbers: std::ops::Range<i32>) -> Vec<Node> {
 }
 
 #[test]
-fn when_a_new_master_is_found_the_last_agent_has_the_time_of_the_first() {
+fn found_master_grants_all_agents_time() {
     // Before the first check, and after it.
     for found_after in [590, 7_200] {
         let mut world = expecting(30);
@@ -215,7 +215,7 @@ fn when_a_new_master_is_found_the_last_agent_has_the_time_of_the_first() {
 }
 
 #[test]
-fn the_first_agent_that_finds_a_new_master_does_not_hide_that_none_had() {
+fn first_returning_agent_extends_wait_once() {
     let mut world = expecting(10);
     world.advance(590 * SECOND);
     let first = come_back(&mut world, 0..1);
@@ -226,7 +226,7 @@ fn the_first_agent_that_finds_a_new_master_does_not_hide_that_none_had() {
 }
 
 #[test]
-fn a_new_master_that_was_found_and_cut_off_again_waits_for_all() {
+fn reisolated_new_master_waits_for_all() {
     let mut world = expecting(30);
     let mut back = come_back(&mut world, 0..16);
     world.advance(589 * SECOND);
@@ -238,7 +238,7 @@ fn a_new_master_that_was_found_and_cut_off_again_waits_for_all() {
 }
 
 #[test]
-fn agents_that_are_new_count_among_all_at_once() {
+fn new_agents_count_in_total_immediately() {
     let mut world = expecting(30);
     let mut living = come_back(&mut world, 0..12);
     living.extend((50..56).map(|port| world.agent(port, "cpus:1")));
@@ -248,7 +248,7 @@ fn agents_that_are_new_count_among_all_at_once() {
 }
 
 #[test]
-fn a_new_master_that_was_found_in_time_waits_no_longer_for_the_others() {
+fn master_found_in_time_stops_waiting() {
     let mut world = expecting(30);
     world.advance(60 * SECOND);
     // Exactly the required number.
@@ -261,7 +261,7 @@ fn a_new_master_that_was_found_in_time_waits_no_longer_for_the_others() {
 }
 
 #[test]
-fn a_new_master_that_almost_nobody_finds_suspects_itself() {
+fn master_suspects_itself_until_most_return() {
     let mut world = expecting(30);
     world.advance(7_200 * SECOND);
     assert_eq!(world.core.snapshot().recovered_agents.len(), 30);

@@ -12,7 +12,7 @@ fn killed(world: &mut World, node: &Node) -> Vec<String> {
 }
 
 #[test]
-fn a_task_that_cannot_be_read_is_left_out_and_the_others_are_taken() {
+fn unreadable_reported_task_is_skipped() {
     let (world, node, _, scheduler) = begin();
     let mut world = world.restart();
     let whole = [1, 2, 3].map(|number| reported_task(&node, &scheduler, &format!("t{number}")));
@@ -42,7 +42,7 @@ fn begin() -> (World, Node, Node, Scheduler) {
 }
 
 #[test]
-fn of_two_agents_that_report_one_task_neither_is_ended_and_both_are_heard() {
+fn task_reported_twice_is_not_killed() {
     let (world, honest, malicious_agent, scheduler) = begin();
     let mut world = world.restart();
     let info = aware_info_of(&scheduler);
@@ -90,7 +90,7 @@ fn of_two_agents_that_report_one_task_neither_is_ended_and_both_are_heard() {
 }
 
 #[test]
-fn an_agent_that_this_master_has_brings_no_tasks_that_it_did_not_get() {
+fn registered_agent_cannot_add_unknown_tasks() {
     let (mut world, honest, malicious_agent, scheduler) = begin();
     world.lose_agent(&malicious_agent);
     let tasks = vec![reported_task(&malicious_agent, &scheduler, "next")];
@@ -110,7 +110,7 @@ fn an_agent_that_this_master_has_brings_no_tasks_that_it_did_not_get() {
 }
 
 #[test]
-fn what_only_an_agent_says_keeps_nobody_from_launching_elsewhere() {
+fn unverified_task_report_blocks_no_launch() {
     let (world, honest, malicious_agent, scheduler) = begin();
     let mut world = world.restart();
     let info = aware_info_of(&scheduler);
@@ -136,7 +136,7 @@ fn what_only_an_agent_says_keeps_nobody_from_launching_elsewhere() {
 }
 
 #[test]
-fn what_an_agent_reports_is_charged_up_to_what_it_has() {
+fn reported_tasks_are_charged_within_total() {
     let (world, _, malicious_agent, scheduler) = begin();
     let mut world = world.restart();
     let tasks =
@@ -155,7 +155,7 @@ fn what_an_agent_reports_is_charged_up_to_what_it_has() {
 }
 
 #[test]
-fn of_tasks_that_nobody_has_little_is_forwarded() {
+fn few_unknown_task_updates_are_forwarded() {
     let (mut world, _, malicious_agent, scheduler) = begin();
     world.take_events(scheduler.connection);
     let tell = |world: &mut World, number: u8| {
@@ -193,7 +193,7 @@ fn of_tasks_that_nobody_has_little_is_forwarded() {
 }
 
 #[test]
-fn what_an_agent_said_of_a_framework_does_not_bind_it() {
+fn framework_overrides_agents_report_of_it() {
     let (world, _, malicious_agent, scheduler) = begin();
     let mut world = world.restart();
     let info = aware_info_of(&scheduler);
@@ -215,7 +215,7 @@ fn what_an_agent_said_of_a_framework_does_not_bind_it() {
 }
 
 #[test]
-fn an_executor_that_nobody_has_does_not_fail() {
+fn exit_of_unknown_executor_is_dropped() {
     let (mut world, _, malicious_agent, scheduler) = begin();
     world.take_events(scheduler.connection);
     let exited = meseta::ExecutorExited {
@@ -229,7 +229,7 @@ fn an_executor_that_nobody_has_does_not_fail() {
 }
 
 #[test]
-fn a_hosts_agents_are_counted_however_its_name_is_written_and_while_they_wait() {
+fn pending_agents_count_under_normalized_hostname() {
     let mut world = World::new();
     world.writes_at_once = false;
     for (port, hostname) in (1..).zip(["n.example", "N.Example", "n.example."]) {
@@ -246,7 +246,7 @@ fn a_hosts_agents_are_counted_however_its_name_is_written_and_while_they_wait() 
 }
 
 #[test]
-fn what_only_a_lost_agent_said_keeps_nobody_from_launching() {
+fn unverified_report_is_dropped_with_agent() {
     let (world, honest, malicious_agent, scheduler) = begin();
     let mut world = world.restart();
     let info = aware_info_of(&scheduler);

@@ -27,7 +27,7 @@ pub(in crate::core::tests) fn subscription_error(
 }
 
 #[test]
-fn a_framework_subscribes_with_the_roles_that_it_may_use() {
+fn subscription_requires_authorized_roles() {
     let mut world = World::new();
     let acls = r#"{"register_frameworks":[
         {"principals":{"values":["ada"]},"roles":{"values":["eng/%"]}},
@@ -53,7 +53,7 @@ fn a_framework_subscribes_with_the_roles_that_it_may_use() {
 }
 
 #[test]
-fn without_authentication_the_name_that_a_framework_gives_counts() {
+fn claimed_principal_counts_without_authentication() {
     let mut world = World::new();
     let acls = r#"{"register_frameworks":[
         {"principals":{"values":["ada"]},"roles":{"type":"ANY"}},
@@ -67,7 +67,7 @@ fn without_authentication_the_name_that_a_framework_gives_counts() {
 }
 
 #[test]
-fn a_task_runs_as_a_user_that_its_framework_may_use() {
+fn task_user_must_be_authorized() {
     let mut world = World::new();
     let acls = r#"{"run_tasks":[
         {"principals":{"values":["ada"]},"users":{"values":["alice","build"]}},
@@ -114,7 +114,7 @@ fn joins(world: &mut World, caller: Caller, first: AgentMessage) -> Result<(), m
 }
 
 #[test]
-fn an_agent_joins_if_it_may_with_the_reservations_that_it_may_bring() {
+fn registration_requires_authorized_agent_and_reservations() {
     let mut world = World::new();
     let acls = r#"{
         "register_agents":[{"principals":{"values":["node"]},"agents":{"type":"ANY"}},
@@ -143,7 +143,7 @@ fn an_agent_joins_if_it_may_with_the_reservations_that_it_may_bring() {
 }
 
 #[test]
-fn a_group_with_one_task_that_may_not_is_refused_whole() {
+fn unauthorized_task_rejects_whole_group() {
     let mut world = World::new();
     let acls = r#"{"run_tasks":[
         {"principals":{"values":["ada"]},"users":{"values":["alice"]}},
@@ -168,7 +168,7 @@ fn a_group_with_one_task_that_may_not_is_refused_whole() {
 }
 
 #[test]
-fn a_reader_sees_the_tasks_of_the_users_that_it_may_view() {
+fn reader_sees_only_authorized_users_tasks() {
     let (mut world, node, scheduler, offer) = World::with_offer(plain(), "cpus:4;mem:1024");
     let mut build = task(&node, "build", "cpus:1;mem:64");
     build.command.get_or_insert_default().user = Some("build".to_owned());
@@ -200,7 +200,7 @@ fn a_reader_sees_the_tasks_of_the_users_that_it_may_view() {
 }
 
 #[test]
-fn an_agent_comes_back_if_it_still_may() {
+fn reregistration_requires_current_authorization() {
     let (mut world, node) = World::with_agent("cpus:1;mem:64");
     let nobody = r#"{"register_agents":[{"principals":{"type":"ANY"},"agents":{"type":"NONE"}}]}"#;
     let back = |world: &mut World, acls: &str| {
@@ -217,7 +217,7 @@ fn an_agent_comes_back_if_it_still_may() {
 }
 
 #[test]
-fn each_step_of_a_move_is_authorized() {
+fn every_reservation_move_step_is_authorized() {
     let acls = r#"{"permissive":false,
         "reserve_resources":[{"principals":{"values":["eve"]},"roles":{"values":["ads/x","evil"]}}],
         "unreserve_resources":[

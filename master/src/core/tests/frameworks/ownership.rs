@@ -54,7 +54,7 @@ fn tasks_on_agents(world: &mut World) -> usize {
 }
 
 #[test]
-fn a_framework_id_is_its_principals_after_a_restart() {
+fn restart_keeps_framework_id_owner() {
     let (world, node, scheduler) = begin();
     let mut world = world.restart();
     // Before the agents are back, and before the owner is.
@@ -74,7 +74,7 @@ fn a_framework_id_is_its_principals_after_a_restart() {
 }
 
 #[test]
-fn a_framework_that_was_removed_stays_so_after_a_restart() {
+fn removed_framework_stays_removed_after_restart() {
     let (mut world, node, scheduler) = begin();
     world.lose_agent(&node);
     world.call_accepted(&scheduler, Action::Teardown);
@@ -93,7 +93,7 @@ fn a_framework_that_was_removed_stays_so_after_a_restart() {
 }
 
 #[test]
-fn a_subscription_is_answered_when_the_registry_has_its_principal() {
+fn subscription_is_answered_once_durable() {
     let mut world = World::new();
     world.writes_at_once = false;
     let connection = world.try_subscribe(owned("ada"));
@@ -120,7 +120,7 @@ fn upgraded(mut world: World) -> World {
 }
 
 #[test]
-fn an_unproven_claim_gives_way_to_what_agents_of_the_registry_say() {
+fn registered_agents_overrule_unproven_owner() {
     let (world, node, scheduler) = begin();
     let mut world = upgraded(world);
     let other = world.agent(5052, "cpus:4;mem:1024");
@@ -144,7 +144,7 @@ fn an_unproven_claim_gives_way_to_what_agents_of_the_registry_say() {
 }
 
 #[test]
-fn an_owner_that_the_registry_does_not_know_is_let_in_and_then_known() {
+fn unregistered_owner_is_admitted_and_recorded() {
     let (world, node, scheduler) = begin();
     let mut world = upgraded(world);
     world.subscribe(as_agents_know_it(&scheduler));
@@ -160,7 +160,7 @@ fn an_owner_that_the_registry_does_not_know_is_let_in_and_then_known() {
 }
 
 #[test]
-fn a_false_node_takes_no_id_from_anybody() {
+fn false_agent_takes_no_framework_id() {
     for is_upgraded in [false, true] {
         let (world, node, scheduler) = begin();
         let mut world = if is_upgraded {
@@ -196,7 +196,7 @@ fn local(user: u32) -> Caller {
 }
 
 #[test]
-fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
+fn restart_keeps_local_user_of_framework() {
     for (principal, user) in [(None, 1_000), (Some("ada"), 1_000), (None, 65_534)] {
         let (mut world, node) = World::with_agent("cpus:4;mem:1024");
         let info = v1::FrameworkInfo {
@@ -238,7 +238,7 @@ fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
 }
 
 #[test]
-fn the_user_of_a_framework_that_an_older_master_noted_without_is_added() {
+fn missing_user_in_record_is_added() {
     let recovered = Recovered {
         epoch: 1,
         frameworks: vec![record_of_ada("f")],
@@ -261,7 +261,7 @@ fn the_user_of_a_framework_that_an_older_master_noted_without_is_added() {
 }
 
 #[test]
-fn many_frameworks_of_one_owner_do_not_bring_back_what_was_torn_down() {
+fn many_frameworks_keep_others_removed() {
     let mut world = World::new();
     let gone = ["ada", "mallory"].map(|owner| {
         let scheduler = world.subscribe(owned(owner));
@@ -295,7 +295,7 @@ fn many_frameworks_of_one_owner_do_not_bring_back_what_was_torn_down() {
 /// An owner may have the right to call as an operator, and would then push other operators' teardowns of its
 /// frameworks out of the list.
 #[test]
-fn what_an_owner_tears_down_as_an_operator_is_its_own_teardown() {
+fn operator_teardown_counts_as_owners_own() {
     let named = |principal: &str| Caller {
         approver: Authorizer::new(Acls::default(), true).approver(Some(principal.to_owned())),
         ..Caller::default()
@@ -338,7 +338,7 @@ fn what_an_owner_tears_down_as_an_operator_is_its_own_teardown() {
 }
 
 #[test]
-fn a_removed_framework_is_nobodys_where_only_an_agent_has_said_whose_it_is() {
+fn removal_without_proven_owner_is_unowned() {
     for is_known in [false, true] {
         let (world, node, scheduler) = begin();
         let mut world = if is_known {
@@ -356,7 +356,7 @@ fn a_removed_framework_is_nobodys_where_only_an_agent_has_said_whose_it_is() {
 }
 
 #[test]
-fn a_long_principal_is_remembered_by_its_beginning() {
+fn long_principal_is_remembered_by_prefix() {
     let mut world = World::new();
     // The two-byte character crosses the length limit.
     let scheduler = world.subscribe(owned(&format!("{}\u{e4}...", "x".repeat(254))));
@@ -369,7 +369,7 @@ fn a_long_principal_is_remembered_by_its_beginning() {
 }
 
 #[test]
-fn what_is_forgotten_and_removed_again_in_one_write_is_remembered() {
+fn removal_repeated_in_one_write_persists() {
     let mut world = World::new();
     for number in (0..=10_000).chain([0]) {
         let id = FrameworkId::new(&format!("f{number}")).unwrap();
@@ -382,7 +382,7 @@ fn what_is_forgotten_and_removed_again_in_one_write_is_remembered() {
 }
 
 #[test]
-fn a_framework_that_comes_back_before_its_removal_is_written_stays_its_owners() {
+fn return_before_removal_write_keeps_owner() {
     let mut world = World::new();
     // The first removal is pending; the second and its displacement wait for it.
     for number in 0..=10_001 {
@@ -405,7 +405,7 @@ fn a_framework_that_comes_back_before_its_removal_is_written_stays_its_owners() 
 
 /// A master may end between the two writes.
 #[test]
-fn a_forgotten_framework_that_comes_back_is_not_among_the_removed_ones() {
+fn returned_framework_leaves_removed_list() {
     let removal = Mutation::EndFrameworks {
         removed: vec![RemovedRecord {
             framework_id: "f".to_owned(),
@@ -437,7 +437,7 @@ fn a_forgotten_framework_that_comes_back_is_not_among_the_removed_ones() {
 }
 
 #[test]
-fn what_is_kept_of_frameworks_is_bounded() {
+fn framework_records_are_limited() {
     let mut world = World::new();
     for number in 0..10_005 {
         let id = FrameworkId::new(&format!("f{number}")).unwrap();
@@ -472,7 +472,7 @@ fn what_is_kept_of_frameworks_is_bounded() {
 }
 
 #[test]
-fn the_host_of_an_agent_is_known_while_it_is_unreachable() {
+fn unreachable_agent_keeps_its_host() {
     let (mut world, node) = World::with_agent("cpus:1;mem:64");
     let id = node.agent_id();
     world.advance(100 * SECOND);

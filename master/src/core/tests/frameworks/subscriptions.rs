@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_subscriber_hears_subscribed_heartbeat_offers_in_that_order() {
+fn subscription_sends_subscribed_heartbeat_offers() {
     let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     let connection = world.try_subscribe(plain());
     let events = world.take_events(connection);
@@ -26,7 +26,7 @@ fn a_subscriber_hears_subscribed_heartbeat_offers_in_that_order() {
 }
 
 #[test]
-fn an_offer_has_the_shape_of_mesos() {
+fn offer_matches_mesos_format() {
     let (mut world, node, scheduler) =
         World::with_framework(plain(), "cpus:4;mem:1024;ports:[31000-32000]");
     let offers = world.offers(&scheduler);
@@ -49,7 +49,7 @@ fn an_offer_has_the_shape_of_mesos() {
 }
 
 #[test]
-fn a_framework_of_one_role_sees_neither_allocation_nor_refinement() {
+fn single_role_framework_sees_no_allocation() {
     let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     let mut info = framework("old", &[]);
     info.capabilities.clear();
@@ -63,7 +63,7 @@ fn a_framework_of_one_role_sees_neither_allocation_nor_refinement() {
 }
 
 #[test]
-fn an_agent_without_cpus_or_memory_is_never_offered() {
+fn incomplete_agent_gets_no_offers() {
     let mut world = World::new();
     for (port, resources) in [
         (1, "cpus:4"),
@@ -79,7 +79,7 @@ fn an_agent_without_cpus_or_memory_is_never_offered() {
 }
 
 #[test]
-fn what_is_declined_comes_again_when_the_filter_has_run_out() {
+fn declined_resources_return_after_filter() {
     let (mut world, _, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     let offers = world.offers(&scheduler);
     world.call_accepted(&scheduler, decline(&[&offers[0]], 10.0));
@@ -94,7 +94,7 @@ fn what_is_declined_comes_again_when_the_filter_has_run_out() {
 }
 
 #[test]
-fn revive_lifts_filters_and_suppression_at_once() {
+fn revive_clears_filters_and_suppression() {
     let (mut world, _, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     let offers = world.offers(&scheduler);
     world.call(&scheduler, decline(&[&offers[0]], 1e6));
@@ -116,7 +116,7 @@ fn revive_lifts_filters_and_suppression_at_once() {
 }
 
 #[test]
-fn an_offer_that_nobody_uses_is_rescinded_in_time() {
+fn unused_offer_is_rescinded_after_timeout() {
     let mut world = World::with_config(|config| config.offer_timeout = Some(30 * SECOND));
     let node = world.agent(5051, "cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());
@@ -139,7 +139,7 @@ fn an_offer_that_nobody_uses_is_rescinded_in_time() {
 }
 
 #[test]
-fn a_second_subscription_takes_over_from_the_first() {
+fn second_subscription_replaces_first() {
     let (mut world, _, first) = World::with_framework(plain(), "cpus:4;mem:1024");
     let old = world.offers(&first);
     let second = world.subscribe(info_of(&first));
@@ -159,7 +159,7 @@ fn a_second_subscription_takes_over_from_the_first() {
 }
 
 #[test]
-fn a_framework_has_its_failover_timeout_to_come_back() {
+fn framework_may_return_within_failover_timeout() {
     let (mut world, node, first) = World::with_framework(plain(), "cpus:4;mem:1024");
     assert_eq!(world.core.offers.len(), 1);
     world.lose_stream(&first);
@@ -189,7 +189,7 @@ fn a_framework_has_its_failover_timeout_to_come_back() {
 /// An unacknowledged update waits up to ten minutes between two repetitions; an agent that learns of the framework
 /// repeats it at once.
 #[test]
-fn agents_hear_of_every_subscription_of_a_framework_they_work_for() {
+fn resubscription_informs_agents_with_tasks() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     let idle = world.agent(5052, "cpus:1;mem:1024");
     let info = plain();
@@ -213,7 +213,7 @@ fn agents_hear_of_every_subscription_of_a_framework_they_work_for() {
 }
 
 #[test]
-fn a_framework_without_failover_timeout_is_removed_with_its_stream() {
+fn zero_failover_timeout_removes_framework() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     let mut info = plain();
     info.failover_timeout = None;
@@ -234,7 +234,7 @@ fn a_framework_without_failover_timeout_is_removed_with_its_stream() {
 }
 
 #[test]
-fn what_is_wrong_with_a_subscription_is_one_error_event() {
+fn invalid_subscription_gets_one_error_event() {
     let mut world = World::with_config(|config| {
         config.root_submissions = false;
         config.roles = Some(BTreeSet::from([Role::star(), Role::new("dev").unwrap()]));
@@ -294,7 +294,7 @@ fn what_is_wrong_with_a_subscription_is_one_error_event() {
 
 /// Every offer is compared with all named resources.
 #[test]
-fn a_framework_that_asks_for_very_many_resources_in_each_offer_is_refused() {
+fn refuses_excess_minimum_resources() {
     use v1::offer_filters::{MinAllocatableResources, ResourceQuantities};
     let requiring = |alternatives: usize, names: usize| {
         let least = (0..names).map(|name| (format!("x{name}"), v1::value::Scalar { value: 1.0 }));
@@ -328,7 +328,7 @@ fn a_framework_that_asks_for_very_many_resources_in_each_offer_is_refused() {
 }
 
 #[test]
-fn user_and_checkpoint_cannot_change_and_a_changed_principal_is_refused() {
+fn user_checkpoint_and_principal_are_immutable() {
     let mut world = World::new();
     let first = world.subscribe(plain());
     let mut changed = World::with_id(framework("renamed", &["dev", "ops"]), &first.id);
@@ -354,7 +354,7 @@ fn user_and_checkpoint_cannot_change_and_a_changed_principal_is_refused() {
 }
 
 #[test]
-fn calls_need_the_framework_its_stream_and_the_right_name_of_it() {
+fn calls_require_matching_framework_and_stream() {
     let mut world = World::new();
     let scheduler = world.subscribe(plain());
     let revive = || Action::Revive { roles: Vec::new() };
@@ -382,7 +382,7 @@ fn calls_need_the_framework_its_stream_and_the_right_name_of_it() {
 }
 
 #[test]
-fn teardown_ends_everything_and_closes_the_stream() {
+fn teardown_ends_tasks_and_closes_stream() {
     let (mut world, _, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     let other = world.subscribe(framework("g", &["dev"]));
     world.launch_next(&scheduler, "t", "cpus:4;mem:1024");
@@ -403,7 +403,7 @@ fn teardown_ends_everything_and_closes_the_stream() {
 }
 
 #[test]
-fn a_teardown_is_answered_once_the_registry_has_it() {
+fn teardown_is_answered_once_durable() {
     let mut world = World::new();
     let all = [(); 3].map(|()| world.subscribe(plain()));
     world.writes_at_once = false;
@@ -438,7 +438,7 @@ fn a_teardown_is_answered_once_the_registry_has_it() {
 }
 
 #[test]
-fn ended_frameworks_are_remembered_up_to_the_limit() {
+fn completed_frameworks_are_limited() {
     let mut world = World::new();
     for _ in 0..60 {
         let scheduler = world.subscribe(plain());
@@ -448,7 +448,7 @@ fn ended_frameworks_are_remembered_up_to_the_limit() {
 }
 
 #[test]
-fn weights_divide_what_is_contended() {
+fn weights_divide_contended_resources() {
     let mut world = World::with_config(|config| {
         config.weights = BTreeMap::from([(Role::new("b").unwrap(), 3.0)])
     });

@@ -75,7 +75,7 @@ impl World {
 }
 
 #[test]
-fn who_runs_something_there_is_asked_to_leave_in_the_shape_of_mesos() {
+fn inverse_offer_matches_mesos_format() {
     let (mut world, node, scheduler, asked) = scheduled();
     assert_eq!(asked.framework_id.value, scheduler.id);
     assert_eq!(asked.agent_id.as_ref().unwrap().value, node.id);
@@ -96,7 +96,7 @@ fn who_runs_something_there_is_asked_to_leave_in_the_shape_of_mesos() {
 }
 
 #[test]
-fn who_holds_only_an_offer_is_asked_too_and_who_holds_nothing_is_not() {
+fn offer_holders_get_inverse_offers() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     world.administer(plan());
     let holder = world.try_subscribe(framework("holder", &["a"]));
@@ -118,7 +118,7 @@ fn who_holds_only_an_offer_is_asked_too_and_who_holds_nothing_is_not() {
 }
 
 #[test]
-fn an_answer_is_shown_and_asked_for_again_when_its_filter_is_over() {
+fn inverse_offer_repeats_after_filter() {
     for (answer_type, accepted) in [
         (InverseAnswer::Accept, true),
         (InverseAnswer::Decline, false),
@@ -150,7 +150,7 @@ fn a_revived_framework_is_asked_again() {
 }
 
 #[test]
-fn answers_to_what_is_not_there_change_nothing() {
+fn answers_to_unknown_offers_are_ignored() {
     let (mut world, node, scheduler, asked) = scheduled();
     let other = world.subscribe(framework("other", &["dev"]));
     let mut unknown = asked.clone();
@@ -174,7 +174,7 @@ fn answers_to_what_is_not_there_change_nothing() {
 }
 
 #[test]
-fn another_plan_withdraws_what_was_asked_and_forgets_what_was_said() {
+fn changed_schedule_withdraws_inverse_offers() {
     let (mut world, node, scheduler, asked) = scheduled();
     world.call(&scheduler, answer(&[&asked], InverseAnswer::Accept, 0.0));
     world.live(Duration::from_secs(2), &[&node]);
@@ -208,7 +208,7 @@ fn another_plan_withdraws_what_was_asked_and_forgets_what_was_said() {
 }
 
 #[test]
-fn an_agent_that_goes_away_takes_its_inverse_offers_along() {
+fn lost_agent_withdraws_its_inverse_offers() {
     let (mut world, node, scheduler, asked) = scheduled();
     let connection = node.connection;
     world.input(Input::AgentGone { connection });
@@ -251,7 +251,7 @@ fn a_new_stream_is_asked_anew() {
 }
 
 #[test]
-fn an_inverse_offer_lives_no_longer_than_an_offer() {
+fn inverse_offer_expires_like_an_offer() {
     let mut config = config();
     config.offer_timeout = Some(Duration::from_secs(7));
     let (mut world, node, scheduler, asked) = scheduled_with(config);
@@ -271,7 +271,7 @@ fn an_inverse_offer_lives_no_longer_than_an_offer() {
 }
 
 #[test]
-fn however_many_agents_are_scheduled_so_much_is_asked_between_two_ticks() {
+fn inverse_offers_per_tick_are_limited() {
     const AGENTS: usize = 12;
     let mut config = config();
     config.memory.inverse_offers_per_tick = 5;

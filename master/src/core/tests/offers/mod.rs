@@ -6,7 +6,7 @@ use super::*;
 
 /// A framework without reservation refinement would return other resources than those offered.
 #[test]
-fn a_static_reservation_with_a_principal_is_offered_to_those_who_can_say_it() {
+fn static_principal_reservation_requires_refinement_capability() {
     let reserved = r#"[{"name": "cpus", "type": "SCALAR", "scalar": {"value": 1},
             "reservations": [{"type": "STATIC", "role": "dev", "principal": "p"}]},
         {"name": "mem", "type": "SCALAR", "scalar": {"value": 64}}]"#;

@@ -59,7 +59,7 @@ fn made_by(disk: &Resources, principal: &str) -> Resource {
 }
 
 #[test]
-fn who_may_reserves_and_unreserves() {
+fn authorized_principal_reserves_and_unreserves() {
     let (mut world, node, scheduler, offer) =
         begin_as("ada", &[RESERVES, UNRESERVES], "cpus:4;mem:1024");
     let mine = of_ada("cpus:1");
@@ -73,7 +73,7 @@ fn who_may_reserves_and_unreserves() {
 }
 
 #[test]
-fn who_may_not_reserve_does_not() {
+fn unauthorized_principal_cannot_reserve() {
     let (mut world, node, scheduler, offer) = begin_as("bob", &[RESERVES], "cpus:4;mem:1024");
     let of_bob = reserved(&parse("cpus:1"), "dev", Some("bob"));
     let requested = vec![named(reserve(&of_bob), "r")];
@@ -83,7 +83,7 @@ fn who_may_not_reserve_does_not() {
 }
 
 #[test]
-fn of_several_operations_only_what_may_not_be_is_left_out() {
+fn skips_only_unauthorized_operations() {
     let nobody = r#""unreserve_resources":[
         {"principals":{"values":["ada"]},"reserver_principals":{"type":"NONE"}}]"#;
     let (mut world, node, scheduler, offer) =
@@ -110,7 +110,7 @@ fn of_several_operations_only_what_may_not_be_is_left_out() {
 }
 
 #[test]
-fn who_may_makes_resizes_and_destroys_volumes() {
+fn authorized_principal_manages_volumes() {
     let acls = [CREATES, DESTROYS, RESIZES];
     let (mut world, node, scheduler, offer) =
         begin_as("ada", &acls, "cpus:4;mem:1024;disk(dev):100");
@@ -131,7 +131,7 @@ fn who_may_makes_resizes_and_destroys_volumes() {
 }
 
 #[test]
-fn who_may_not_makes_no_volume_and_touches_nobody_elses() {
+fn unauthorized_principal_cannot_touch_volumes() {
     let acls = [CREATES, DESTROYS, RESIZES];
     let (mut world, node, scheduler, offer) =
         begin_as("bob", &acls, "cpus:4;mem:1024;disk(dev):100");
@@ -166,7 +166,7 @@ fn who_may_not_makes_no_volume_and_touches_nobody_elses() {
 }
 
 #[test]
-fn without_a_name_the_rule_for_anybody_counts() {
+fn missing_principal_uses_rule_for_any() {
     for (roles, is_made) in [("ANY", true), ("NONE", false)] {
         let acls = format!(
             r#"{{"create_volumes":[{{"principals":{{"type":"ANY"}},"roles":{{"type":"{roles}"}}}}],
@@ -194,7 +194,7 @@ fn without_a_name_the_rule_for_anybody_counts() {
 
 /// The check is shared with operators' endpoints.
 #[test]
-fn one_operation_for_several_roles_needs_all_of_them() {
+fn operation_needs_rights_on_all_roles() {
     let acls = r#"{"permissive":false,
         "reserve_resources":[{"principals":{"values":["ada"]},"roles":{"values":["dev","ads"]}},
             {"principals":{"values":["bob"]},"roles":{"values":["dev"]}}],

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn feedback_reaches_the_framework_until_it_acknowledges() {
+fn operation_feedback_repeats_until_acknowledged() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
     world.do_all(&scheduler, &offer, vec![named(reserve(&mine), "r")]);
@@ -63,7 +63,7 @@ fn feedback_reaches_the_framework_until_it_acknowledges() {
 }
 
 #[test]
-fn what_nobody_named_is_acknowledged_by_the_master() {
+fn master_acknowledges_operations_without_id() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
     world.do_all(&scheduler, &offer, vec![reserve(&mine)]);
@@ -75,7 +75,7 @@ fn what_nobody_named_is_acknowledged_by_the_master() {
 }
 
 #[test]
-fn an_operation_lost_on_the_way_is_dropped_and_undone() {
+fn lost_operation_is_dropped_and_undone() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
     world.do_all(&scheduler, &offer, vec![named(reserve(&mine), "r")]);
@@ -104,7 +104,7 @@ fn an_operation_lost_on_the_way_is_dropped_and_undone() {
 }
 
 #[test]
-fn an_agent_that_refuses_is_asked_for_the_truth() {
+fn agent_dropping_operation_is_reconciled() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
     world.do_all(&scheduler, &offer, vec![reserve(&mine)]);
@@ -121,7 +121,7 @@ fn an_agent_that_refuses_is_asked_for_the_truth() {
 }
 
 #[test]
-fn operations_of_a_lost_agent_are_told_of() {
+fn reports_operations_of_lost_agent() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
     world.do_all(&scheduler, &offer, vec![named(reserve(&mine), "r")]);
@@ -150,7 +150,7 @@ fn a_thousand_operations_in_one_accept() {
 }
 
 #[test]
-fn what_is_no_operation_changes_nothing() {
+fn invalid_operation_changes_nothing() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let bare = |kind: operation::Type| Message {
         r#type: Some(kind.into()),
@@ -184,7 +184,7 @@ fn what_is_no_operation_changes_nothing() {
 }
 
 #[test]
-fn very_many_operations_are_told_of_as_their_framework_reads() {
+fn operation_updates_follow_reading_pace() {
     let mut world = World::new();
     let scheduler = world.subscribe(plain());
     const OPERATIONS: usize = 5_000;
@@ -220,7 +220,7 @@ fn very_many_operations_are_told_of_as_their_framework_reads() {
 
 /// A framework acknowledged the end of one operation and reused its id for another; the agent still reports both.
 #[test]
-fn reported_operations_of_one_name_stay_apart() {
+fn reported_operations_sharing_id_stay_separate() {
     for old_first in [true, false] {
         let (mut world, node, scheduler, _) = begin("cpus:4;mem:1024");
         let mine = reserved(&parse("cpus:1"), "dev", None);

@@ -35,7 +35,7 @@ fn divide(world: &mut World, node: &Node, count: usize) {
 }
 
 #[test]
-fn an_accept_has_so_many_operations_at_most() {
+fn operations_per_accept_are_limited() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let all = |count: usize| with_operations(&[&offer], vec![reserve_pieces(1); count], 0.0);
     let answer = world.call(&scheduler, all(OPERATIONS_PER_ACCEPT_MAX + 1));
@@ -51,7 +51,7 @@ fn an_accept_has_so_many_operations_at_most() {
 }
 
 #[test]
-fn an_operation_names_so_many_resources_at_most() {
+fn resources_per_operation_are_limited() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let most = reserve_pieces(RESOURCES_PER_OPERATION_MAX);
     let answer = world.call(&scheduler, with_operations(&[&offer], vec![most; 3], 0.0));
@@ -71,7 +71,7 @@ fn an_operation_names_so_many_resources_at_most() {
 }
 
 #[test]
-fn operations_divide_what_an_agent_has_into_so_many_resources_at_most() {
+fn resources_per_agent_are_limited() {
     let (mut world, node) = World::with_capable_agent("cpus:8;mem:1024");
     divide(&mut world, &node, RESOURCES_PER_AGENT_MAX);
     let one_more = numbered("ads", 0);
@@ -96,7 +96,7 @@ fn operations_divide_what_an_agent_has_into_so_many_resources_at_most() {
 }
 
 #[test]
-fn the_operations_of_an_accept_go_through_so_many_resources_at_most() {
+fn resources_scanned_per_accept_are_limited() {
     const RESOURCES: usize = 2_048;
     let (mut world, node) = World::with_capable_agent("cpus:8;mem:1024");
     divide(&mut world, &node, RESOURCES);
@@ -118,7 +118,7 @@ fn the_operations_of_an_accept_go_through_so_many_resources_at_most() {
 }
 
 #[test]
-fn operations_whose_end_nobody_acknowledges_take_so_many_bytes_at_most() {
+fn unacknowledged_operations_are_limited_in_bytes() {
     const LABEL_BYTES: usize = 3_000;
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let piece = labelled(&parse("cpus:1"), "dev", &"v".repeat(LABEL_BYTES));
@@ -188,7 +188,7 @@ fn reserve_again_and_again(
 }
 
 #[test]
-fn operations_on_all_agents_whose_end_a_framework_does_not_acknowledge_take_so_much_at_most() {
+fn unacknowledged_operations_of_framework_are_limited() {
     let (mut world, nodes, [dev, ops]) = with_memory_for_operations(40_000);
     let [first, second, third] = &nodes;
     let told = reserve_again_and_again(&mut world, &dev, (first, "dev"), 8);
@@ -253,7 +253,7 @@ fn told_of(node: &Node, framework: &Scheduler, numbers: std::ops::Range<u8>) -> 
 }
 
 #[test]
-fn a_false_agent_cannot_use_up_the_memory_for_operations_by_what_it_tells() {
+fn false_agent_cannot_exhaust_operation_memory() {
     let (mut world, [first, second, _], [dev, _]) = with_memory_for_operations(64_000);
     let mut false_agent = second;
     for numbers in [0..20, 20..40_u8] {
@@ -268,7 +268,7 @@ fn a_false_agent_cannot_use_up_the_memory_for_operations_by_what_it_tells() {
 }
 
 #[test]
-fn however_many_agents_tell_of_operations_there_is_memory_for_those_of_everybody() {
+fn reported_operations_leave_memory_for_everyone() {
     const PART: usize = 20_000;
     let (mut world, [first, _, third], [dev, ops]) = with_memory_for_operations(64 * PART);
     for port in 6000..6064 {

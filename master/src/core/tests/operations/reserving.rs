@@ -26,7 +26,7 @@ fn reserve_then_unreserve() {
 }
 
 #[test]
-fn two_reservations_of_a_tenth_are_exact() {
+fn two_reservations_of_tenth_are_exact() {
     let (mut world, _, scheduler, mut offer) = begin("cpus:1;mem:100");
     let tenth = reserved(&parse("cpus:0.1"), "dev", None);
     for _ in 0..2 {
@@ -41,7 +41,7 @@ fn two_reservations_of_a_tenth_are_exact() {
 }
 
 #[test]
-fn reserve_and_launch_in_one_accept_then_unreserve() {
+fn reserves_and_launches_in_one_accept() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1;mem:64"), "dev", None);
     let mut info = task(&node, "t", "cpus:1");
@@ -74,7 +74,7 @@ fn reserve_and_launch_in_one_accept_then_unreserve() {
 }
 
 #[test]
-fn a_reservation_is_shared_within_its_role() {
+fn reservation_is_shared_within_role() {
     let (mut world, _, scheduler, offer) = begin("cpus:4;mem:1024");
     let all = reserved(&parse("cpus:4;mem:1024"), "dev", None);
     world.do_all(&scheduler, &offer, vec![reserve(&all)]);
@@ -88,7 +88,7 @@ fn a_reservation_is_shared_within_its_role() {
 }
 
 #[test]
-fn a_reservation_of_more_than_offered_is_dropped() {
+fn reservation_beyond_offer_is_dropped() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let more = reserved(&parse("cpus:5"), "dev", None);
     world.do_all(&scheduler, &offer, vec![named(reserve(&more), "r")]);
@@ -141,7 +141,7 @@ fn reservations_survive_a_master_failover() {
 }
 
 #[test]
-fn a_framework_reserves_for_the_role_it_was_offered_only() {
+fn framework_reserves_only_for_offered_role() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let other = |to: &str| named(reserve(&reserved(&parse("cpus:1"), to, None)), &to[..3]);
     let operations = vec![other("ops"), other("dev/sub")];
@@ -156,7 +156,7 @@ fn a_framework_reserves_for_the_role_it_was_offered_only() {
 }
 
 #[test]
-fn what_others_reserved_cannot_be_unreserved() {
+fn cannot_unreserve_foreign_reservation() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let mine = reserved(&parse("cpus:1"), "dev", None);
     world.do_all(&scheduler, &offer, vec![reserve(&mine)]);
@@ -173,7 +173,7 @@ fn what_others_reserved_cannot_be_unreserved() {
 }
 
 #[test]
-fn principals_must_match_if_the_framework_has_one() {
+fn reservation_principal_must_match_framework() {
     let mut info = plain();
     info.principal = Some("alice".to_owned());
     let (mut world, node, scheduler, offer) = begin_with(info, "cpus:4;mem:1024");
@@ -196,7 +196,7 @@ fn principals_must_match_if_the_framework_has_one() {
 }
 
 #[test]
-fn without_a_principal_any_or_none_is_taken() {
+fn framework_without_principal_accepts_any() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
     let by = |principal| reserved(&parse("cpus:1"), "dev", principal);
     let operations = vec![reserve(&by(None)), reserve(&by(Some("bob")))];
@@ -222,7 +222,7 @@ fn labels_keep_reservations_apart() {
 }
 
 #[test]
-fn a_reservation_is_refined_and_given_back() {
+fn reservation_is_refined_and_unreserved() {
     let (mut world, node) = World::with_capable_agent("cpus:12;mem:6144");
     let parent = world.subscribe(framework("parent", &["engineering"]));
     let offer = world.offers(&parent).pop().unwrap();
@@ -277,7 +277,7 @@ fn a_reservation_is_refined_and_given_back() {
 }
 
 #[test]
-fn a_role_that_is_no_sub_role_is_no_refinement() {
+fn refinement_requires_a_subrole() {
     let (mut world, node, scheduler, offer) = begin("cpus(dev):4;mem:1024");
     let mut message = reserve(&parse("cpus:1"));
     let stack =
@@ -304,7 +304,7 @@ fn a_role_that_is_no_sub_role_is_no_refinement() {
 }
 
 #[test]
-fn what_is_static_stays_reserved() {
+fn static_reservation_cannot_be_unreserved() {
     let (mut world, node, scheduler, offer) = begin("cpus(dev):4;mem(dev):1024");
     let fixed = parse("cpus(dev):4");
     world.do_all(&scheduler, &offer, vec![named(unreserve(&fixed), "u")]);

@@ -50,7 +50,7 @@ fn disk_of(create: &mut Message) -> &mut v1::resource::DiskInfo {
 }
 
 #[test]
-fn volumes_only_on_what_is_reserved_and_kept() {
+fn volumes_require_reserved_persistent_disk() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024;disk:1000");
     let disk = reserved(&parse("disk:100"), "dev", None);
     let mut read_only = create([volume(&disk, "ro", false)]);
@@ -96,7 +96,7 @@ fn volumes_only_on_what_is_reserved_and_kept() {
 }
 
 #[test]
-fn a_grown_or_shrunk_volume_is_for_a_later_offer() {
+fn resized_volume_waits_for_later_offer() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024;disk:1000");
     let disk = reserved(&parse("disk:100"), "dev", None);
     let more = reserved(&parse("disk:50"), "dev", None);
@@ -212,7 +212,7 @@ fn several_tasks_share_a_volume() {
 }
 
 #[test]
-fn a_destroyed_shared_volume_takes_other_offers_along() {
+fn destroyed_shared_volume_rescinds_other_offers() {
     let (mut world, node, scheduler, data) = begin_shared();
     let task = launch(vec![on_volume(&node, "t", &data)]);
     world.accept_all(&scheduler, vec![task]);
@@ -235,7 +235,7 @@ fn a_destroyed_shared_volume_takes_other_offers_along() {
 }
 
 #[test]
-fn frameworks_that_cannot_share_are_not_offered_shared_volumes() {
+fn shared_volumes_require_capability() {
     let (mut world, _, scheduler, data) = begin_shared();
     let offers = world.all_offers(&scheduler);
     world.call(&scheduler, decline(&offers, 600.0));
@@ -245,7 +245,7 @@ fn frameworks_that_cannot_share_are_not_offered_shared_volumes() {
 }
 
 #[test]
-fn a_shrunk_volume_is_for_a_later_offer() {
+fn shrunk_volume_waits_for_later_offer() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024;disk(dev):100");
     let data = volume(&parse("disk(dev):100"), "v", false);
     world.do_all(&scheduler, &offer, vec![create([&data])]);
@@ -270,7 +270,7 @@ fn a_shrunk_volume_is_for_a_later_offer() {
 }
 
 #[test]
-fn a_shared_volume_and_its_tasks_outlive_a_master() {
+fn shared_volume_survives_master_restart() {
     let (mut world, node, scheduler, data) = begin_shared();
     let tasks = ["a", "b"].map(|id| on_volume(&node, id, &data)).to_vec();
     world.accept_all(&scheduler, vec![launch(tasks)]);
@@ -308,7 +308,7 @@ fn a_shared_volume_and_its_tasks_outlive_a_master() {
 
 /// The folder of a volume is named after the whole role.
 #[test]
-fn no_volume_is_made_for_a_role_whose_folder_would_have_too_long_a_name() {
+fn refuses_volume_with_too_long_role() {
     let long = vec!["x".repeat(127); 3].join("/");
     let resources = format!("cpus:4;mem:1024;disk({long}):100");
     let (mut world, _, scheduler, offer) = begin_with(framework("f", &[&long]), &resources);
@@ -320,7 +320,7 @@ fn no_volume_is_made_for_a_role_whose_folder_would_have_too_long_a_name() {
 }
 
 #[test]
-fn a_volume_goes_while_a_shared_one_is_in_use() {
+fn destroys_volume_beside_shared_in_use() {
     let (mut world, node, scheduler, offer) =
         begin_with(sharing("f"), "cpus:4;mem:1024;disk(dev):100");
     let shared = volume(&parse("disk(dev):60"), "s", true);

@@ -33,7 +33,7 @@ fn nothing_is_noted_before_somebody_watches() {
 }
 
 #[test]
-fn agents_are_told_of_as_they_come_and_go() {
+fn operators_see_agents_added_and_removed() {
     let mut world = World::new();
     world.core.watch();
     let node = world.agent(1, "cpus:4;mem:1024");
@@ -48,7 +48,7 @@ fn agents_are_told_of_as_they_come_and_go() {
 }
 
 #[test]
-fn tasks_are_told_of_with_every_status() {
+fn operators_see_every_task_status() {
     let mut world = World::new();
     world.core.watch();
     let node = world.agent(1, "cpus:4;mem:1024");
@@ -103,7 +103,7 @@ fn lost_tasks_are_told_of() {
 }
 
 #[test]
-fn frameworks_are_told_of_as_they_come_and_go() {
+fn operators_see_frameworks_added_and_removed() {
     let mut world = World::new();
     world.core.watch();
     let scheduler = world.subscribe(plain());
@@ -122,7 +122,7 @@ fn frameworks_are_told_of_as_they_come_and_go() {
 }
 
 #[test]
-fn an_explanation_says_what_is_in_the_way() {
+fn explanation_names_the_blocker() {
     let (mut world, node, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     let offers = world.offers(&scheduler);
     world.call(&scheduler, decline(&offers, 60.0));

@@ -93,7 +93,7 @@ pub(super) fn drain_state(world: &mut World, node: &Node) -> Option<bool> {
 }
 
 #[test]
-fn a_schedule_that_makes_no_sense_is_refused() {
+fn invalid_maintenance_schedule_is_refused() {
     let mut world = World::new();
     let mut negative = window(vec![node_machine()]);
     negative.unavailability.duration = Some(DurationInfo { nanoseconds: -1 });
@@ -147,7 +147,7 @@ fn machines_are_named_by_ipv6_address() {
 }
 
 #[test]
-fn two_windows_that_are_added_at_once_are_both_scheduled() {
+fn concurrent_windows_are_both_scheduled() {
     let mut world = World::new();
     let [one, other] = ["one", "other"].map(|name| window(vec![machine(name, "")]));
     let add = |window: &Window| Administration::AddWindow(Box::new(window.clone()));
@@ -164,7 +164,7 @@ fn two_windows_that_are_added_at_once_are_both_scheduled() {
 }
 
 #[test]
-fn a_scheduled_agent_is_offered_with_its_window() {
+fn scheduled_agent_offers_carry_unavailability() {
     let (mut world, _, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     assert_eq!(world.offers(&scheduler)[0].unavailability, None);
     let expected = window(vec![node_machine()]);
@@ -180,7 +180,7 @@ fn a_scheduled_agent_is_offered_with_its_window() {
 }
 
 #[test]
-fn a_machine_goes_down_and_up_again_and_stays_down_meanwhile() {
+fn machine_goes_down_and_up() {
     let (mut world, node, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     let all = vec![node_machine()];
@@ -217,7 +217,7 @@ fn a_machine_goes_down_and_up_again_and_stays_down_meanwhile() {
 }
 
 #[test]
-fn an_agent_that_comes_while_its_machine_is_being_brought_down_is_not_admitted() {
+fn refuses_agent_while_machine_goes_down() {
     for returns in [false, true] {
         let mut world = World::new();
         let node = world.agent(5051, "cpus:4;mem:1024");
@@ -248,7 +248,7 @@ fn an_agent_that_comes_while_its_machine_is_being_brought_down_is_not_admitted()
 }
 
 #[test]
-fn a_machine_may_be_named_by_host_alone() {
+fn machine_is_matched_by_hostname_alone() {
     let (mut world, _, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     world.offers(&scheduler);
     world.administer(schedule(vec![window(vec![machine("NODE.example", "")])]));
@@ -256,7 +256,7 @@ fn a_machine_may_be_named_by_host_alone() {
 }
 
 #[test]
-fn an_empty_agent_is_drained_at_once_and_stays_so() {
+fn empty_agent_is_drained_immediately() {
     let (mut world, node) = drainable();
     let scheduler = world.subscribe(plain());
     world.offers(&scheduler);
@@ -280,7 +280,7 @@ fn an_empty_agent_is_drained_at_once_and_stays_so() {
 }
 
 #[test]
-fn an_agent_with_tasks_is_drained_when_the_last_is_acknowledged() {
+fn agent_drains_after_last_task_acknowledged() {
     let (mut world, node) = drainable();
     let scheduler = world.subscribe(plain());
     world.launch_next(&scheduler, "t", "cpus:1;mem:64");
@@ -308,7 +308,7 @@ fn an_agent_with_tasks_is_drained_when_the_last_is_acknowledged() {
 
 /// The framework may keep its executor as long as it likes.
 #[test]
-fn an_executor_without_tasks_keeps_no_agent_from_being_drained() {
+fn idle_executor_does_not_delay_drain() {
     for mark_gone in [false, true] {
         let (mut world, node) = drainable();
         let scheduler = world.subscribe(plain());
@@ -340,7 +340,7 @@ fn an_executor_without_tasks_keeps_no_agent_from_being_drained() {
 }
 
 #[test]
-fn an_agent_can_be_gone_when_it_is_drained() {
+fn drained_agent_can_be_marked_gone() {
     let (mut world, node) = drainable();
     world.administer_done(drain(&node, true));
     assert!(sent!(world, node.connection, Shutdown));
@@ -352,7 +352,7 @@ fn an_agent_can_be_gone_when_it_is_drained() {
 }
 
 #[test]
-fn an_agent_that_is_away_is_drained_when_it_is_back() {
+fn absent_agent_drains_after_return() {
     let (mut world, node) = drainable();
     world.lose_agent(&node);
     let mut world = world.restart();
@@ -379,7 +379,7 @@ fn draining_and_maintenance_exclude_each_other() {
 }
 
 #[test]
-fn a_deactivated_agent_keeps_its_tasks_and_gets_no_more() {
+fn deactivated_agent_keeps_tasks_without_offers() {
     let (mut world, node, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
     world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     world.offers(&scheduler);
@@ -398,7 +398,7 @@ fn a_deactivated_agent_keeps_its_tasks_and_gets_no_more() {
 }
 
 #[test]
-fn an_agent_marked_gone_takes_its_tasks_for_good() {
+fn agent_marked_gone_loses_tasks() {
     let (mut world, node, plain) =
         World::with_framework(framework("plain", &["dev"]), "cpus:4;mem:1024");
     world.launch_next(&plain, "a", "cpus:1;mem:64");
@@ -436,7 +436,7 @@ fn an_agent_marked_gone_takes_its_tasks_for_good() {
 }
 
 #[test]
-fn tasks_of_an_unreachable_agent_are_gone_with_it() {
+fn unreachable_tasks_become_gone_with_agent() {
     let (mut world, node, scheduler) = World::with_framework(aware(plain()), "cpus:4;mem:1024");
     world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     world.advance(120 * SECOND);
@@ -449,7 +449,7 @@ fn tasks_of_an_unreachable_agent_are_gone_with_it() {
 }
 
 #[test]
-fn while_an_agent_is_being_marked_nothing_else_is_done_to_it() {
+fn marking_agent_excludes_other_requests() {
     let (mut world, node) = drainable();
     world.writes_at_once = false;
     world.administer_as(ReplyId(1_000), gone(&node));
@@ -480,7 +480,7 @@ fn away(is_unreachable: bool) -> (World, Node, Scheduler) {
 }
 
 #[test]
-fn an_agent_that_comes_back_while_it_is_being_marked_gone_stays_gone() {
+fn agent_returning_during_marking_stays_gone() {
     for is_unreachable in [true, false] {
         let (mut world, node, scheduler) = away(is_unreachable);
         world.writes_at_once = false;
@@ -501,7 +501,7 @@ fn an_agent_that_comes_back_while_it_is_being_marked_gone_stays_gone() {
 }
 
 #[test]
-fn an_agent_that_is_being_marked_gone_is_not_marked_unreachable_as_well() {
+fn marking_gone_prevents_marking_unreachable() {
     let (mut world, node, _) = away(false);
     world.advance(590 * SECOND);
     world.writes_at_once = false;
@@ -570,7 +570,7 @@ fn drain_behind_removal_is_refused() {
 }
 
 #[test]
-fn drained_agent_that_unregisters_leaves_no_deactivation() {
+fn unregistering_drained_agent_leaves_no_deactivation() {
     let (mut world, node) = drainable();
     let scheduler = world.subscribe(plain());
     world.launch_next(&scheduler, "t", "cpus:1;mem:64");
@@ -587,7 +587,7 @@ fn drained_agent_that_unregisters_leaves_no_deactivation() {
 }
 
 #[test]
-fn drain_and_maintenance_exclude_each_other_while_agent_is_away() {
+fn drain_excludes_maintenance_of_absent_agent() {
     for is_unreachable in [false, true] {
         let (world, node) = drainable();
         let mut world = world.restart();

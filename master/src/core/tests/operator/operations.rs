@@ -43,7 +43,7 @@ fn text(answer: &Answer) -> &str {
 }
 
 #[test]
-fn what_is_free_is_reserved_and_unreserved() {
+fn operator_reserves_and_unreserves_free_resources() {
     let (mut world, node) = World::with_capable_agent("cpus:12;mem:6144");
     let ads = reserved(&parse("cpus:8;mem:4096"), "ads", Some("ops"));
     world.operate_accepted(&node, reserve(&ads));
@@ -64,7 +64,7 @@ fn what_is_free_is_reserved_and_unreserved() {
 }
 
 #[test]
-fn an_offer_in_the_way_is_taken_back() {
+fn operator_reservation_rescinds_conflicting_offer() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());
     assert_eq!(world.offers(&scheduler).len(), 1);
@@ -80,7 +80,7 @@ fn an_offer_in_the_way_is_taken_back() {
 }
 
 #[test]
-fn what_is_partly_free_and_partly_offered_is_reserved() {
+fn operator_reserves_partly_offered_resources() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
@@ -114,7 +114,7 @@ fn with_label(bytes: usize) -> Resources {
 }
 
 #[test]
-fn what_is_reserved_is_counted_and_an_agent_comes_back_with_it() {
+fn operator_reservation_survives_agent_return() {
     let (mut world, mut node) = World::with_capable_agent("cpus:4;mem:1024");
     let before = world.core.described_bytes();
     let long = with_label(4000);
@@ -131,7 +131,7 @@ fn what_is_reserved_is_counted_and_an_agent_comes_back_with_it() {
 }
 
 #[test]
-fn an_operation_that_is_longer_than_the_agent_takes_is_refused() {
+fn operation_exceeding_agent_frame_is_refused() {
     let mut world = World::new();
     let mut said = register_capable(5051, "cpus:4;mem:1024");
     said.frame_bytes_max = Some(7_000);
@@ -144,7 +144,7 @@ fn an_operation_that_is_longer_than_the_agent_takes_is_refused() {
 }
 
 #[test]
-fn a_reservation_with_very_long_labels_is_refused() {
+fn reservation_with_long_labels_is_refused() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let long = with_label(4 << 20);
     let answer = world.operate(&node.id, reserve(&long));
@@ -153,7 +153,7 @@ fn a_reservation_with_very_long_labels_is_refused() {
 }
 
 #[test]
-fn what_is_not_there_is_a_conflict_and_changes_nothing() {
+fn reserving_missing_resources_is_a_conflict() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
@@ -215,7 +215,7 @@ fn the_words_are_those_of_mesos() {
 }
 
 #[test]
-fn a_reservation_of_another_principal_is_named() {
+fn error_names_reservation_of_other_principal() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let reservation = |who| reserved(&parse("cpus:1"), "ads", who);
     let theirs = reservation(Some("ops"));
@@ -233,7 +233,7 @@ fn a_reservation_of_another_principal_is_named() {
 }
 
 #[test]
-fn the_principal_that_asks_must_be_the_reserver() {
+fn requesting_principal_must_be_reserver() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let by = |principal| reserved(&parse("cpus:1"), "ads", principal);
     let answer = world.operate_as(&node.id, reserve(&by(Some("bob"))), Some("alice"));
@@ -248,7 +248,7 @@ fn the_principal_that_asks_must_be_the_reserver() {
 }
 
 #[test]
-fn a_reservation_is_moved_with_a_source() {
+fn source_moves_a_reservation() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let (a, b) = (
         reserved(&parse("cpus:1"), "a", None),
@@ -274,7 +274,7 @@ fn moved(source: &Resources, target: &Resources) -> Message {
 }
 
 #[test]
-fn a_static_reservation_is_neither_moved_nor_made() {
+fn static_reservation_cannot_be_moved() {
     let mut world = World::new();
     let configured = parse("cpus:4;mem:1024;cpus(ads):2");
     let node = world.capable_agent(5051, "cpus:4;mem:1024;cpus(ads):2");
@@ -297,7 +297,7 @@ fn a_static_reservation_is_neither_moved_nor_made() {
 }
 
 #[test]
-fn every_reservation_that_is_pushed_names_who_asks() {
+fn every_pushed_reservation_names_requester() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let plain = parse("cpus:2");
     let forged = reserved(&reserved(&plain, "ads", Some("ops")), "ads/x", Some("eve"));
@@ -315,7 +315,7 @@ fn every_reservation_that_is_pushed_names_who_asks() {
 }
 
 #[test]
-fn a_volume_stays_with_the_role_that_its_data_is_kept_for() {
+fn volume_role_cannot_be_changed() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024;disk:100");
     let disk = |role: &str| reserved(&parse("disk:10"), role, None);
     let theirs = volume(&disk("a"), "v", false);
@@ -349,7 +349,7 @@ fn a_disconnected_agent_cannot_be_told() {
 }
 
 #[test]
-fn a_volume_made_in_an_offer_is_destroyed_by_an_operator_and_back() {
+fn operator_destroys_framework_created_volume() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024;disk(dev):100");
     let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
@@ -372,7 +372,7 @@ fn a_volume_made_in_an_offer_is_destroyed_by_an_operator_and_back() {
 
 /// The right to destroy depends on the creator, so a false creator would allow destroying everything.
 #[test]
-fn a_volume_is_its_creators_whoever_is_named() {
+fn volume_principal_must_be_its_creator() {
     let by = |creator: &str| {
         let volume = volume(&parse("disk(dev):100"), "v", false);
         let mut parts = volume.into_parts();
@@ -406,7 +406,7 @@ fn a_volume_fits_its_reservation() {
 }
 
 #[test]
-fn a_removed_agent_takes_its_reservations_along() {
+fn removed_agent_takes_its_reservations() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let all = reserved(&parse("cpus:4"), "ads", None);
     world.operate_accepted(&node, reserve(&all));
@@ -423,7 +423,7 @@ fn a_removed_agent_takes_its_reservations_along() {
 
 /// The rest of the agent is offered again at once, to the same framework too.
 #[test]
-fn what_was_not_reserved_is_offered_again_at_once() {
+fn unreserved_rest_is_offered_again_immediately() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());
     assert_eq!(world.offers(&scheduler).len(), 1);

@@ -78,7 +78,7 @@ fn roles_with_quota(world: &mut World) -> Vec<String> {
 }
 
 #[test]
-fn a_role_outside_the_whitelist_gets_no_quota() {
+fn quota_requires_whitelisted_role() {
     let config = Config {
         roles: Some(["*", "known"].map(|r| Role::new(r).unwrap()).into()),
         ..config()
@@ -96,7 +96,7 @@ fn a_role_outside_the_whitelist_gets_no_quota() {
 }
 
 #[test]
-fn a_request_with_invalid_data_is_refused() {
+fn invalid_quota_request_is_refused() {
     let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     let mut invalid = |change: &dyn Fn(&mut QuotaRequest)| {
         let mut request = request("r", &[("cpus", 1.0), ("mem", 64.0)], false);
@@ -151,7 +151,7 @@ fn a_request_with_invalid_data_is_refused() {
 }
 
 #[test]
-fn quota_is_set_once_and_removed_once() {
+fn quota_is_set_and_removed_once() {
     let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     let message = rejection(world.administer(remove("r")));
     assert_eq!(message, "Role 'r' has no quota set");
@@ -164,7 +164,7 @@ fn quota_is_set_once_and_removed_once() {
 }
 
 #[test]
-fn of_two_racing_removals_one_is_refused() {
+fn second_racing_quota_removal_is_refused() {
     let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     world.administer(set("r", &[("cpus", 1.0)]));
     world.writes_at_once = false;
@@ -182,7 +182,7 @@ fn of_two_racing_removals_one_is_refused() {
 }
 
 #[test]
-fn the_default_role_gets_quota_only_in_the_newer_semantics() {
+fn default_role_quota_requires_newer_semantics() {
     let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     let message = rejection(world.administer(set("*", &[("cpus", 1.0)])));
     assert_says(&message, "default role '*'");
@@ -193,7 +193,7 @@ fn the_default_role_gets_quota_only_in_the_newer_semantics() {
 
 /// Disconnected agents count, and so do amounts spread over several agents.
 #[test]
-fn the_heuristic_refuses_more_than_all_agents_have_and_force_does_not() {
+fn force_overrides_quota_capacity_check() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");
     assert_eq!(
         conflict(world.administer(set("r", &[("cpus", 5.0)]))),
@@ -215,7 +215,7 @@ fn the_heuristic_refuses_more_than_all_agents_have_and_force_does_not() {
 }
 
 #[test]
-fn static_reservations_are_capacity_only_in_the_newer_semantics() {
+fn static_reservations_count_in_newer_semantics() {
     let mut world = head();
     world.agent(1, "cpus(ads):3;cpus:1;mem:1024");
     world.administer_done(set("r", &[("cpus", 4.0)]));
@@ -225,7 +225,7 @@ fn static_reservations_are_capacity_only_in_the_newer_semantics() {
 }
 
 #[test]
-fn quota_rescinds_as_much_as_asked_for_and_from_as_many_agents_as_there_are_frameworks() {
+fn quota_rescinds_requested_amount_from_agents() {
     let mut world = World::new();
     let greedy = world.subscribe(framework("greedy", &["greedy"]));
     for port in 1..=3 {
@@ -245,7 +245,7 @@ fn quota_rescinds_as_much_as_asked_for_and_from_as_many_agents_as_there_are_fram
 }
 
 #[test]
-fn a_role_gets_nothing_above_its_quota_in_the_seeds_semantics() {
+fn seed_semantics_limit_role_to_quota() {
     let (mut world, _) = World::with_agent("cpus:4;mem:1024;ports:[1-10]");
     world.administer(set("r", &[("cpus", 1.0), ("mem", 256.0)]));
     let scheduler = world.subscribe(framework("f", &["r"]));
@@ -305,7 +305,7 @@ fn amounts_beyond_reason_are_refused() {
 }
 
 #[test]
-fn a_limit_below_what_is_used_needs_force() {
+fn limit_below_usage_requires_force() {
     let (mut world, _, scheduler) =
         World::with_framework(framework("f", &["r"]), "cpus:4;mem:1024");
     world.launch_next(&scheduler, "t", "cpus:2;mem:64");
@@ -332,7 +332,7 @@ fn a_guarantee_takes_offers_from_others() {
 }
 
 #[test]
-fn what_is_free_is_not_counted_for_two_guarantees() {
+fn free_resources_count_for_one_guarantee() {
     let mut world = World::new();
     let greedy = world.subscribe(framework("greedy", &["greedy"]));
     world.agent(1, "cpus:2;mem:1024");
@@ -355,7 +355,7 @@ fn what_is_free_is_not_counted_for_two_guarantees() {
 }
 
 #[test]
-fn a_limit_rescinds_only_what_exceeds_it() {
+fn limit_rescinds_only_the_excess() {
     let mut world = World::new();
     let parent = world.subscribe(framework("parent", &["r"]));
     world.agent(1, "cpus:1;mem:1024");
@@ -381,7 +381,7 @@ fn a_limit_rescinds_only_what_exceeds_it() {
 }
 
 #[test]
-fn a_restarted_master_without_agents_does_not_wait_for_any() {
+fn restarted_master_without_agents_offers_immediately() {
     let mut world = World::new();
     world.administer(force("r", &[("cpus", 1.0)]));
     let mut world = world.restart();
@@ -406,7 +406,7 @@ fn restarted_with_quota() -> (World, Vec<Node>, Scheduler) {
 }
 
 #[test]
-fn with_quota_a_restarted_master_offers_when_most_agents_are_back() {
+fn recovery_mode_ends_when_agents_return() {
     let (mut world, nodes, scheduler) = restarted_with_quota();
     for node in &nodes[..3] {
         world.return_empty(node);
@@ -422,7 +422,7 @@ fn with_quota_a_restarted_master_offers_when_most_agents_are_back() {
 }
 
 #[test]
-fn with_quota_a_restarted_master_offers_after_ten_minutes_all_the_same() {
+fn recovery_mode_ends_after_ten_minutes() {
     let (mut world, nodes, scheduler) = restarted_with_quota();
     let node = world.reregister(&nodes[0], Vec::new(), Vec::new());
     world.live(590 * SECOND, &[&node]);
@@ -432,7 +432,7 @@ fn with_quota_a_restarted_master_offers_after_ten_minutes_all_the_same() {
 }
 
 #[test]
-fn recovery_mode_rounds_up_and_counts_known_agents() {
+fn recovery_mode_rounds_up_known_agents() {
     let mut world = World::new();
     let nodes = [1, 2].map(|port| world.agent(port, "cpus:4;mem:1024"));
     world.administer_done(set("r", &[("cpus", 1.0), ("mem", 64.0)]));
@@ -452,7 +452,7 @@ fn recovery_mode_rounds_up_and_counts_known_agents() {
 }
 
 #[test]
-fn recovery_mode_waits_for_no_removed_agent() {
+fn recovery_mode_ignores_removed_agent() {
     let mut world = World::new();
     let nodes = [1, 2].map(|port| world.agent(port, "cpus:4;mem:1024"));
     world.administer_done(set("r", &[("cpus", 1.0), ("mem", 64.0)]));
@@ -467,7 +467,7 @@ fn recovery_mode_waits_for_no_removed_agent() {
 
 /// A role's guarantee covers those below it together; the refusal names the missing amount.
 #[test]
-fn a_role_below_another_shares_its_quota() {
+fn subrole_shares_quota_of_parent() {
     let (mut world, _) = World::with_agent("cpus:8;mem:8192");
     let message = rejection(world.administer(set("eng/backend", &[("cpus", 1.0)])));
     assert_says(&message, "hierarchy");
@@ -489,7 +489,7 @@ fn a_role_below_another_shares_its_quota() {
 }
 
 #[test]
-fn what_is_guaranteed_below_a_role_counts_once_against_capacity() {
+fn nested_guarantee_counts_once_against_capacity() {
     let (mut world, _) = World::with_agent("cpus:4;mem:8192");
     world.administer_done(set("eng", &[("cpus", 4.0)]));
     world.administer_done(set("eng/backend", &[("cpus", 4.0)]));
@@ -499,7 +499,7 @@ fn what_is_guaranteed_below_a_role_counts_once_against_capacity() {
 /// The order in the quota document: an invalid request is refused first, whatever its sender; a valid one is then
 /// authorized, before the check of the capacity.
 #[test]
-fn a_request_is_validated_before_it_is_authorized() {
+fn request_is_validated_before_authorization() {
     let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     world.administer(set("taken", &[("cpus", 1.0)]));
     let acls = r#"{"update_quotas":[{"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
@@ -587,7 +587,7 @@ fn failures_are_counted_by_role() {
 
 /// A quota of 0 is a limit, and is shown unchanged.
 #[test]
-fn a_quota_of_nothing_is_shown_as_it_was_set() {
+fn zero_quota_is_shown_unchanged() {
     let (mut world, _) = World::with_agent("cpus:4;mem:1024");
     world.administer_done(set("r", &[("cpus", 0.0)]));
     let snapshot = world.core.snapshot();

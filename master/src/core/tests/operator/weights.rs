@@ -45,7 +45,7 @@ fn weights_are_checked_kept_and_used() {
 }
 
 #[test]
-fn changed_weights_take_offers_back_for_those_who_wait() {
+fn changed_weights_rescind_offers_for_waiters() {
     let mut world = World::new();
     let rich = world.subscribe(framework("rich", &["rich"]));
     world.agent(1, "cpus:4;mem:1024");
@@ -59,7 +59,7 @@ fn changed_weights_take_offers_back_for_those_who_wait() {
 }
 
 #[test]
-fn a_weight_for_a_role_outside_the_whitelist_is_refused() {
+fn weight_requires_whitelisted_role() {
     let config = Config {
         roles: Some(["*", "known"].map(|r| Role::new(r).unwrap()).into()),
         ..config()
@@ -72,7 +72,7 @@ fn a_weight_for_a_role_outside_the_whitelist_is_refused() {
 }
 
 #[test]
-fn a_stored_weight_that_cannot_be_used_costs_no_other() {
+fn invalid_stored_weight_keeps_other_weights() {
     let deep = vec!["r"; 33].join("/");
     let recovered = Recovered {
         epoch: 1,

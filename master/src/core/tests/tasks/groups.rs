@@ -68,7 +68,7 @@ fn unshared() -> v1::ContainerInfo {
 }
 
 #[test]
-fn a_group_is_sent_as_one_with_its_executor_in_every_task() {
+fn task_group_is_sent_with_executor() {
     let (mut world, node, scheduler, offer) = begin();
     let tasks = vec![
         task(&node, "a", "cpus:1;mem:64"),
@@ -146,7 +146,7 @@ fn refused(executor: &v1::ExecutorInfo, tasks: Make<'_>) -> Refused {
 }
 
 #[test]
-fn a_group_with_one_bad_part_is_refused_whole_and_told_why() {
+fn invalid_group_is_refused_with_reason() {
     let (_, _, probe, _) = begin();
     let good = executor(&probe, "pod");
     let changed = |change: &dyn Fn(&mut v1::ExecutorInfo)| {
@@ -243,7 +243,7 @@ fn a_group_with_one_bad_part_is_refused_whole_and_told_why() {
 }
 
 #[test]
-fn groups_have_no_operation_id_and_invalid_offers_drop_all_of_them() {
+fn invalid_offers_drop_all_groups() {
     let (mut world, node, scheduler, offer) = begin();
     let pod = |name: &str| {
         group(
@@ -270,7 +270,7 @@ fn groups_have_no_operation_id_and_invalid_offers_drop_all_of_them() {
 }
 
 #[test]
-fn executors_survive_a_restart_of_the_master_and_their_absence_frees_them() {
+fn reported_executors_survive_master_restart() {
     let (mut world, node, scheduler, offer) = begin();
     launch_pod(&mut world, &scheduler, &offer, "a");
     let sent = taken!(world, node.connection, RunTaskGroup).pop().unwrap();
@@ -305,7 +305,7 @@ fn executors_survive_a_restart_of_the_master_and_their_absence_frees_them() {
 }
 
 #[test]
-fn executors_learn_of_a_changed_framework_also_when_they_run_nothing() {
+fn idle_executors_learn_changed_framework() {
     let (mut world, node, scheduler, offer) = begin();
     launch_pod(&mut world, &scheduler, &offer, "a");
     world.update(&node, &scheduler, "a", TaskState::TaskFinished, 1);
@@ -328,7 +328,7 @@ fn executors_learn_of_a_changed_framework_also_when_they_run_nothing() {
 
 /// The master sends each task of a group with the executor: a short call may become long messages.
 #[test]
-fn what_is_too_long_for_its_agent_is_refused_and_not_sent() {
+fn overlong_group_for_agent_is_refused() {
     let mut world = World::new();
     let mut register = register(5051, "cpus:64;mem:8192;disk:1024");
     register.frame_bytes_max = Some(1 << 20);

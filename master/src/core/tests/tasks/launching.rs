@@ -12,7 +12,7 @@ pub(in crate::core::tests) fn begin() -> (World, Node, Scheduler, v1::Offer) {
 }
 
 #[test]
-fn a_task_lives_from_accept_to_acknowledged_end() {
+fn task_runs_from_accept_to_acknowledgement() {
     let (mut world, node, scheduler, offer) = begin();
     world.take_frames(node.connection);
     world.launch(&scheduler, &offer, "t", "cpus:1;mem:64;ports:[31000-31001]");
@@ -70,7 +70,7 @@ fn a_task_lives_from_accept_to_acknowledged_end() {
 }
 
 #[test]
-fn an_update_that_comes_again_is_forwarded_again_and_counted_once() {
+fn repeated_update_is_forwarded_counted_once() {
     let (mut world, node, scheduler, offer) = begin();
     world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
     for _ in 0..3 {
@@ -87,7 +87,7 @@ fn an_update_that_comes_again_is_forwarded_again_and_counted_once() {
 }
 
 #[test]
-fn the_latest_state_frees_resources_before_its_update_is_forwarded() {
+fn latest_state_frees_resources_before_update() {
     let (mut world, node, scheduler, offer) = begin();
     world.launch(
         &scheduler,
@@ -132,7 +132,7 @@ fn the_latest_state_frees_resources_before_its_update_is_forwarded() {
 
 /// Each task used to get the full reason: with ten thousand tasks and an offer id of 16 MB this took 160 GB.
 #[test]
-fn a_long_reason_is_told_of_each_task_in_short() {
+fn long_rejection_reason_is_truncated() {
     let (mut world, node, scheduler, mut offer) = begin();
     let tasks: Vec<_> = (0..50)
         .map(|number| task(&node, &format!("t{number}"), "cpus:0.01;mem:1"))
@@ -153,7 +153,7 @@ fn a_long_reason_is_told_of_each_task_in_short() {
 }
 
 #[test]
-fn what_is_available_is_told_of_each_refused_task_in_short() {
+fn available_resources_in_reason_are_truncated() {
     let names: Vec<String> = (0..500).map(|number| format!("r{number}:1")).collect();
     let resources = format!("cpus:4;mem:1024;{}", names.join(";"));
     let (mut world, node, scheduler, offer) = World::with_offer(plain(), &resources);
@@ -170,7 +170,7 @@ fn what_is_available_is_told_of_each_refused_task_in_short() {
 }
 
 #[test]
-fn a_long_executor_that_runs_is_compared_only_with_one_as_long() {
+fn executor_comparison_skips_different_lengths() {
     let (mut world, node, scheduler, offer) = begin();
     let with = |id: &str, executor: &v1::ExecutorInfo| v1::TaskInfo {
         command: None,
@@ -207,7 +207,7 @@ fn a_long_executor_that_runs_is_compared_only_with_one_as_long() {
 }
 
 #[test]
-fn offers_are_used_once_together_and_by_their_owner() {
+fn offer_is_used_once_by_owner() {
     let (mut world, node, scheduler, offer) = begin();
     let other = world.subscribe(framework("g", &["dev"]));
     let stolen = accept(&[&offer], vec![task(&node, "stolen", "cpus:1;mem:64")]);
@@ -243,7 +243,7 @@ fn offers_are_used_once_together_and_by_their_owner() {
 }
 
 #[test]
-fn one_bad_offer_voids_the_call_and_gives_the_good_ones_back() {
+fn invalid_offer_voids_the_accept() {
     let (mut world, one) = World::with_agent("cpus:1;mem:64");
     world.agent(2, "cpus:1;mem:64");
     let scheduler = world.subscribe(aware(plain()));
@@ -273,7 +273,7 @@ fn one_bad_offer_voids_the_call_and_gives_the_good_ones_back() {
 }
 
 #[test]
-fn tasks_of_one_call_share_the_offer_and_fail_alone() {
+fn tasks_in_accept_fail_individually() {
     let (mut world, node, scheduler, offer) = begin();
     let call = accept(
         &[&offer],
@@ -297,7 +297,7 @@ fn tasks_of_one_call_share_the_offer_and_fail_alone() {
 }
 
 #[test]
-fn an_executor_is_charged_once_and_freed_at_its_exit() {
+fn executor_is_charged_once_until_exit() {
     let (mut world, node, scheduler, offer) = begin();
     let executor = v1::ExecutorInfo {
         executor_id: executor_id("e"),
@@ -377,7 +377,7 @@ fn messages_pass_both_ways() {
 }
 
 #[test]
-fn a_kill_that_is_lost_on_its_way_is_said_again_when_the_agent_is_back() {
+fn lost_kill_is_resent_after_reregistration() {
     let (mut world, node, scheduler, offer) = begin();
     world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
     world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
@@ -408,7 +408,7 @@ fn a_kill_that_is_lost_on_its_way_is_said_again_when_the_agent_is_back() {
 }
 
 #[test]
-fn a_kill_goes_to_the_agent_as_often_as_it_is_asked_for() {
+fn every_kill_request_reaches_agent() {
     let (mut world, node, scheduler, offer) = begin();
     world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
     let kill = |task: &str, agent: Option<&str>| {
@@ -438,7 +438,7 @@ fn a_kill_goes_to_the_agent_as_often_as_it_is_asked_for() {
 }
 
 #[test]
-fn operations_that_are_not_served_are_answered() {
+fn unsupported_operations_are_answered() {
     let (mut world, node, scheduler, offer) = begin();
     let reserve = v1::offer::Operation {
         r#type: Some(v1::offer::operation::Type::Reserve.into()),
@@ -483,7 +483,7 @@ fn operations_that_are_not_served_are_answered() {
 }
 
 #[test]
-fn ended_tasks_are_remembered_up_to_the_limit() {
+fn completed_tasks_are_limited() {
     let mut world = World::with_config(|config| config.max_completed_tasks_per_framework = 3);
     let node = world.agent(5051, "cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());
@@ -505,7 +505,7 @@ fn ended_tasks_are_remembered_up_to_the_limit() {
 }
 
 #[test]
-fn a_snapshot_is_not_touched_by_what_follows() {
+fn snapshot_is_immutable_after_later_steps() {
     let (mut world, node, scheduler, offer) = begin();
     world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
     let before = world.core.snapshot();
@@ -526,7 +526,7 @@ fn a_snapshot_is_not_touched_by_what_follows() {
 }
 
 #[test]
-fn what_is_remembered_is_bounded_in_bytes_and_others_keep_their_history() {
+fn completed_tasks_are_limited_in_bytes() {
     let mut world = World::with_config(|config| {
         config.memory.history_per_framework = 40_000;
         config.memory.history = 60_000;

@@ -71,7 +71,7 @@ fn every_row_of_the_table() {
 }
 
 #[test]
-fn without_agents_to_come_the_unknown_is_unknown() {
+fn unknown_task_is_unknown_after_recovery() {
     let mut world = World::new();
     let aware = world.subscribe(aware(framework("aware", &["dev"])));
     let plain = world.subscribe(framework("plain", &["dev"]));
@@ -86,7 +86,7 @@ fn without_agents_to_come_the_unknown_is_unknown() {
 }
 
 #[test]
-fn implicit_reconciliation_tells_what_is_live_or_unacknowledged() {
+fn implicit_reconciliation_reports_live_or_unacknowledged() {
     let (mut world, node, scheduler, offer) = World::with_offer(plain(), "cpus:4;mem:1024");
     let tasks = ["staging", "running", "failed", "done"];
     let infos = tasks
@@ -121,7 +121,7 @@ fn implicit_reconciliation_tells_what_is_live_or_unacknowledged() {
 
 /// Tasks launched meanwhile do not replace the answers for earlier tasks, and the answers come to an end.
 #[test]
-fn implicit_reconciliation_ends_with_the_task_that_was_the_last() {
+fn implicit_reconciliation_ignores_later_tasks() {
     let mut world = World::new();
     let nodes = [5051, 5052].map(|port| world.agent(port, "cpus:4;mem:1024"));
     let scheduler = world.subscribe(plain());
@@ -156,7 +156,7 @@ fn implicit_reconciliation_ends_with_the_task_that_was_the_last() {
 }
 
 #[test]
-fn a_known_task_is_told_with_what_is_known_of_it() {
+fn known_task_reconciles_with_its_details() {
     let (mut world, node, scheduler, offer) = World::with_offer(plain(), "cpus:4;mem:1024");
     world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
     let container_status = Some(v1::ContainerStatus {
@@ -200,7 +200,7 @@ fn questions(tasks: usize) -> Action {
 
 /// Others wait at most for one step, in which a limited number of requests is answered.
 #[test]
-fn half_a_million_tasks_are_reconciled_in_one_call_and_others_are_served_in_between() {
+fn huge_reconciliation_does_not_block_others() {
     let mut world = World::new();
     let scheduler = world.subscribe(plain());
     let other = world.subscribe(framework("g", &["dev"]));
@@ -230,7 +230,7 @@ fn half_a_million_tasks_are_reconciled_in_one_call_and_others_are_served_in_betw
 }
 
 #[test]
-fn answers_wait_for_a_framework_that_does_not_read_them_and_for_no_other() {
+fn unread_reconciliation_delays_only_its_framework() {
     let mut world = World::new();
     let scheduler = world.subscribe(plain());
     const TASKS: usize = 10_000;
@@ -281,7 +281,7 @@ fn whoever_leaves_is_told_nothing_more() {
 }
 
 #[test]
-fn what_one_framework_asks_and_does_not_read_is_bounded_in_bytes() {
+fn reconciliation_is_limited_in_bytes() {
     let mut world = World::with_config(|config| config.memory.questions_per_framework = 1_000_000);
     let silent = world.subscribe(plain());
     const TASKS: usize = 4_000;

@@ -6,7 +6,7 @@ use super::*;
 use crate::core::tests::tasks::launching::begin;
 
 #[test]
-fn a_task_that_breaks_a_rule_is_told_which() {
+fn invalid_task_gets_reason() {
     let (mut world, node, scheduler, offer) = begin();
     let good = || task(&node, "t", "cpus:1;mem:64");
     let with = |change: &dyn Fn(&mut v1::TaskInfo)| {
@@ -129,7 +129,7 @@ fn volume(id: &str, more: &str) -> String {
 }
 
 #[test]
-fn resources_that_contradict_each_other_are_refused_in_mesos_words() {
+fn contradictory_resources_get_mesos_errors() {
     let (mut world, node, scheduler, offer) = begin();
     let of = |json: &str| {
         let mut task = task(&node, "t", "cpus:1");
@@ -227,7 +227,7 @@ fn resources_that_contradict_each_other_are_refused_in_mesos_words() {
 }
 
 #[test]
-fn secrets_in_the_environment_are_what_their_type_says() {
+fn environment_secret_must_match_type() {
     let (mut world, node, scheduler, offer) = begin();
     let with_secret = |secret: &str| {
         let mut task = task(&node, "t", "cpus:1");
@@ -275,7 +275,7 @@ fn secrets_in_the_environment_are_what_their_type_says() {
 }
 
 #[test]
-fn a_health_check_without_a_type_has_the_one_of_what_it_does() {
+fn untyped_health_check_infers_type() {
     let (mut world, node, scheduler, offer) = begin();
     world.take_frames(node.connection);
     let with = |id: &str, check: v1::HealthCheck| {

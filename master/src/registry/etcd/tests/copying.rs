@@ -36,7 +36,7 @@ async fn written() -> (FakeEtcd, Recovered) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_exported_fills_an_empty_registry_and_is_exported_again() {
+async fn exported_registry_imports_and_exports_again() {
     let (from, mut recovered) = written().await;
     let found = inspect(&from).await.unwrap();
     assert!(found.image.recovered().0 == recovered);
@@ -56,7 +56,7 @@ async fn what_is_exported_fills_an_empty_registry_and_is_exported_again() {
 
 /// The registry of a job scheduler used to pass as a valid registry without agents.
 #[tokio::test(start_paused = true)]
-async fn records_of_which_none_is_a_masters_are_no_registry() {
+async fn foreign_records_are_not_a_registry() {
     let of_scheduler = |text: &str| (text.to_owned(), vec![1]);
     let image = Image {
         records: ["job/web", "task/web.1"].map(of_scheduler).into(),
@@ -72,7 +72,7 @@ async fn records_of_which_none_is_a_masters_are_no_registry() {
 
 /// Every backup used to fail while the first of several members was unreachable.
 #[tokio::test(start_paused = true)]
-async fn a_member_that_does_not_answer_keeps_no_registry_from_being_read() {
+async fn silent_member_does_not_prevent_reading() {
     let (etcd, _) = written().await;
     etcd.inject(Call::Txn, Fault::LostBefore, 0, 1);
     inspect(&etcd).await.unwrap();
@@ -83,7 +83,7 @@ async fn a_member_that_does_not_answer_keeps_no_registry_from_being_read() {
 
 /// Every import used to fail as long as the first of several members was unreachable.
 #[tokio::test(start_paused = true)]
-async fn a_member_that_does_not_answer_keeps_no_registry_from_being_filled() {
+async fn silent_member_does_not_prevent_filling() {
     let (from, _) = written().await;
     let image = inspect(&from).await.unwrap().image;
     let to = FakeEtcd::start();
@@ -97,7 +97,7 @@ async fn a_member_that_does_not_answer_keeps_no_registry_from_being_filled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_is_not_sound_for_a_master_of_another_cluster() {
+async fn registry_of_other_cluster_is_unsound() {
     let (etcd, _) = written().await;
     for (given, is_sound) in [
         (None, true),
@@ -112,7 +112,7 @@ async fn a_registry_is_not_sound_for_a_master_of_another_cluster() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_is_filled_only_where_there_is_none_and_nobody_leads() {
+async fn fills_only_absent_registry_without_leader() {
     let (from, _) = written().await;
     let image = inspect(&from).await.unwrap().image;
     let before = from.all("/m");
@@ -148,7 +148,7 @@ async fn a_registry_is_filled_only_where_there_is_none_and_nobody_leads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_filling_that_is_interrupted_leaves_all_or_nothing() {
+async fn interrupted_filling_is_atomic() {
     let (from, mut recovered) = written().await;
     let image = inspect(&from).await.unwrap().image;
     recovered.epoch += 1;
