@@ -98,7 +98,7 @@ impl Acls {
 
     /// The entries for an action, in the order of the file.
     #[must_use]
-    pub fn of(&self, action: Action) -> &[Acl] {
+    pub fn for_action(&self, action: Action) -> &[Acl] {
         self.lists.get(&action).map_or(&[], Vec::as_slice)
     }
 }
@@ -345,7 +345,13 @@ mod tests {
         }
         // In two objects the key is not a duplicate.
         let once = format!("{{{}}}", list("ANY"));
-        assert_eq!(Acls::parse(&once).unwrap().of(Action::RunTask).len(), 1);
+        assert_eq!(
+            Acls::parse(&once)
+                .unwrap()
+                .for_action(Action::RunTask)
+                .len(),
+            1
+        );
     }
 
     #[test]
@@ -356,7 +362,11 @@ mod tests {
                 action.key(),
                 action.object_key()
             );
-            assert_eq!(Acls::parse(&text).unwrap().of(*action).len(), 1, "{text}");
+            assert_eq!(
+                Acls::parse(&text).unwrap().for_action(*action).len(),
+                1,
+                "{text}"
+            );
         }
         assert_eq!(Action::ALL.len(), 54);
     }

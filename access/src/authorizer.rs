@@ -105,7 +105,7 @@ impl Authorizer {
             Objects::Exact | Objects::Roles | Objects::Paths => object,
         };
         let is_of_roles = action.objects() == Objects::Roles;
-        for acl in rules.acls.of(action) {
+        for acl in rules.acls.for_action(action) {
             if let Some(decision) = evaluate(acl, principal, object, is_of_roles) {
                 return decision;
             }
@@ -140,7 +140,7 @@ impl Authorizer {
         if action.objects() == Objects::Whole {
             return self.allows(principal, action, None);
         }
-        let entries = rules.acls.of(action).iter();
+        let entries = rules.acls.for_action(action).iter();
         for acl in entries.filter(|acl| matches(principal, &acl.principals)) {
             match (allowed(principal, &acl.principals), &acl.objects) {
                 (false, _) | (true, Entity::None) => return false,
@@ -158,7 +158,7 @@ impl Authorizer {
         let entries = self
             .rules
             .iter()
-            .flat_map(|rules| rules.acls.of(action))
+            .flat_map(|rules| rules.acls.for_action(action))
             .filter(|acl| allowed(principal, &acl.principals));
         let values = entries.flat_map(|acl| match &acl.objects {
             Entity::Some(values) => values.as_slice(),

@@ -38,7 +38,7 @@ impl fmt::Debug for SecretHash {
 
 impl SecretHash {
     /// Hashes a secret with argon2id: some 20 MiB and tens of milliseconds make guessing expensive.
-    pub fn of(secret: &[u8], salt: [u8; 16]) -> Result<Self, CredentialError> {
+    pub fn from_secret(secret: &[u8], salt: [u8; 16]) -> Result<Self, CredentialError> {
         let hash = Argon2::default().hash_password_with_salt(secret, &salt);
         hash.map(Self)
             .map_err(|error| CredentialError::Hashing(error.to_string()))
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     fn hash(secret: &str) -> String {
-        SecretHash::of(secret.as_bytes(), [7; 16])
+        SecretHash::from_secret(secret.as_bytes(), [7; 16])
             .unwrap()
             .to_string()
     }

@@ -29,7 +29,7 @@ pub(crate) struct Budgets {
 
 impl Budgets {
     /// Divides this number of bytes.
-    pub(crate) fn of(total_bytes: usize) -> Self {
+    pub(crate) fn from_total_bytes(total_bytes: usize) -> Self {
         Self { total_bytes }
     }
 
@@ -39,7 +39,7 @@ impl Budgets {
             return Err(format!("{flag} is too little: give {MEMORY_BUDGET_MIN} or more").into());
         }
         let bytes = usize::try_from(flag.as_bytes()).unwrap_or(usize::MAX);
-        Ok(Self::of(bytes))
+        Ok(Self::from_total_bytes(bytes))
     }
 
     /// The given number of parts of 128. With 1 GiB a part is 8 MiB; other budgets are divided in proportion, after
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn budget_leaves_room_for_uncounted_memory() {
         for total in [128 * MIB, 1024 * MIB, 8192 * MIB] {
-            let budgets = Budgets::of(total);
+            let budgets = Budgets::from_total_bytes(total);
             let waiting = budgets.events()
                 + budgets.messages()
                 + budgets.outgoing()
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn default_budgets_match_earlier_fixed_limits() {
-        let budgets = Budgets::of(1024 * MIB);
+        let budgets = Budgets::from_total_bytes(1024 * MIB);
         for (part, mebibytes) in [
             (budgets.events(), 48),
             (budgets.messages(), 16),

@@ -41,7 +41,7 @@ struct GivenGrant {
 impl CapabilityGrants {
     /// Reads the flag's value. `bounding` is the largest set that any container may have.
     pub(crate) fn parse(text: &str, bounding: CapabilitySet) -> Result<Self, Invalid> {
-        let given: Given = serde_json::from_str(text).map_err(Invalid::of)?;
+        let given: Given = serde_json::from_str(text).map_err(Invalid::from_error)?;
         let grants = given.grants.into_iter().enumerate();
         let grants = grants.map(|(index, grant)| {
             Grant::new(grant, bounding).map_err(|why| invalid!("grant {}: {why}", index + 1))
@@ -50,7 +50,7 @@ impl CapabilityGrants {
     }
 
     /// The capabilities that a container of this user, with resources allocated to this role, may request.
-    pub(crate) fn of(&self, user: &str, role: Option<&Role>) -> CapabilitySet {
+    pub(crate) fn granted_to(&self, user: &str, role: Option<&Role>) -> CapabilitySet {
         let granted = self.0.iter().filter(|grant| grant.covers(user, role));
         granted.fold(CapabilitySet::EMPTY, |all, grant| {
             all.union(grant.capabilities)
@@ -71,7 +71,7 @@ impl Grant {
             Role::new(name).map_err(|error| format!("role {role:?}: {error}"))?;
         }
         let names = given.capabilities.iter().map(String::as_str);
-        let capabilities = CapabilitySet::from_names(names).map_err(Invalid::of)?;
+        let capabilities = CapabilitySet::from_names(names).map_err(Invalid::from_error)?;
         if capabilities.is_empty() {
             return Err("'capabilities' names none".into());
         }
@@ -124,7 +124,7 @@ mod tests {
         let grants = CapabilityGrants::parse(text, CapabilitySet::standard()).expect("sound");
         let of = |user, role: &str| {
             let role = Role::new(role).expect("valid");
-            grants.of(user, Some(&role))
+            grants.granted_to(user, Some(&role))
         };
         assert_eq!(of("www", "dev"), set(&["SETUID"]));
         assert_eq!(of("www", "ads"), set(&["SETUID", "KILL", "CHOWN"]));
@@ -133,9 +133,9 @@ mod tests {
         for (user, role) in [("nobody", "ops"), ("nobody", "opsx"), ("ww", "dev")] {
             assert_eq!(of(user, role), CapabilitySet::EMPTY, "{user} {role}");
         }
-        assert_eq!(grants.of("www", None), set(&["SETUID"]));
+        assert_eq!(grants.granted_to("www", None), set(&["SETUID"]));
         let none = CapabilityGrants::default();
-        assert_eq!(none.of("www", None), CapabilitySet::EMPTY);
+        assert_eq!(none.granted_to("www", None), CapabilitySet::EMPTY);
     }
 
     #[test]

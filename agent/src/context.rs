@@ -125,7 +125,7 @@ impl Context {
 
     /// The memory for one call of a caller, taken from the caller's share.
     pub(crate) fn body_of(&self, caller: &Caller) -> Budget {
-        let all = self.bodies.of(memory_owner(caller));
+        let all = self.bodies.for_peer(memory_owner(caller));
         all.share(all.limit(), 0)
     }
 

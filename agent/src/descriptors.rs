@@ -23,10 +23,10 @@ pub(crate) struct DescriptorShares {
 impl DescriptorShares {
     /// Divides the descriptors of this process.
     pub(crate) fn of_process() -> Self {
-        Self::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+        Self::from_limit(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
     }
 
-    fn of(limit: u64) -> Self {
+    fn from_limit(limit: u64) -> Self {
         let count = |share: u64| usize::try_from(share).unwrap_or(usize::MAX);
         Self {
             connections: count((limit / 2).min(CONNECTIONS_MAX)),
@@ -61,13 +61,13 @@ mod tests {
             let DescriptorShares {
                 connections,
                 watched,
-            } = DescriptorShares::of(limit);
+            } = DescriptorShares::from_limit(limit);
             let held = connections + watched + kept_open(limit, 7_000);
             let limit = usize::try_from(limit).expect("few");
             assert!(held <= limit - limit / 4 || limit >= 20_000, "{limit}");
             assert!(connections >= 32 && watched >= 8);
         }
-        assert_eq!(DescriptorShares::of(1 << 20).connections, 16_384);
+        assert_eq!(DescriptorShares::from_limit(1 << 20).connections, 16_384);
         assert_eq!(kept_open(20_000, 7_000), 13_000);
     }
 }

@@ -57,7 +57,7 @@ impl ExecutorTokens {
     }
 
     /// Returns the token of a run's container.
-    pub(crate) fn of(&self, run: &RunKey) -> String {
+    pub(crate) fn for_run(&self, run: &RunKey) -> String {
         self.key.sign(&Claims {
             framework: run.framework.to_string(),
             executor: run.executor.to_string(),
@@ -95,14 +95,14 @@ mod tests {
         let layout = Layout::new(dir.path());
         fs::create_dir(layout.meta()).expect("made");
         let first = ExecutorTokens::open(None, &layout).expect("tokens");
-        let token = first.of(&run("c1"));
+        let token = first.for_run(&run("c1"));
         let second = ExecutorTokens::open(None, &layout).expect("tokens");
         let claims = second.read(&token).expect("ours");
         assert_eq!(
             (claims.executor.as_str(), claims.container.as_str()),
             ("e", "c1")
         );
-        assert_ne!(second.of(&run("c2")), token);
+        assert_ne!(second.for_run(&run("c2")), token);
         let elsewhere = tempfile::tempdir().expect("a directory");
         let other = Layout::new(elsewhere.path());
         fs::create_dir(other.meta()).expect("made");

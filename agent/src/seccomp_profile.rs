@@ -75,9 +75,9 @@ pub(crate) fn parse(json: &[u8]) -> Result<SeccompProfile, Invalid> {
 }
 
 fn parse_for(json: &[u8], kernel: KernelVersion) -> Result<SeccompProfile, Invalid> {
-    let profile: Profile = serde_json::from_slice(json).map_err(Invalid::of)?;
+    let profile: Profile = serde_json::from_slice(json).map_err(Invalid::from_error)?;
     let otherwise = action(&profile.default_action, profile.default_errno_ret)?;
-    let mut result = SeccompProfile::of(otherwise);
+    let mut result = SeccompProfile::from_otherwise(otherwise);
     let mut rules = 0;
     for entry in &profile.syscalls {
         if !applies(entry, kernel)? {
@@ -109,8 +109,8 @@ fn parse_for(json: &[u8], kernel: KernelVersion) -> Result<SeccompProfile, Inval
         }
     }
     for set in [CapabilitySet::EMPTY, CapabilitySet::standard()] {
-        let profile = result.for_capabilities(set).map_err(Invalid::of)?;
-        profile.compile().map_err(Invalid::of)?;
+        let profile = result.for_capabilities(set).map_err(Invalid::from_error)?;
+        profile.compile().map_err(Invalid::from_error)?;
     }
     Ok(result)
 }
@@ -124,7 +124,8 @@ fn kernel_version(text: &str) -> Option<KernelVersion> {
 }
 
 fn capabilities(condition: &Condition) -> Result<CapabilitySet, Invalid> {
-    CapabilitySet::from_names(condition.caps.iter().map(String::as_str)).map_err(Invalid::of)
+    CapabilitySet::from_names(condition.caps.iter().map(String::as_str))
+        .map_err(Invalid::from_error)
 }
 
 /// Returns whether the kernel is as new as a condition requires, or `None` if the condition names no kernel.

@@ -429,7 +429,9 @@ mod tests {
     #[test]
     fn messages_never_stop_intake() {
         const MIB: usize = 1 << 20;
-        for budgets in [128, 1024, 65_536].map(|mebibytes| Budgets::of(mebibytes * MIB)) {
+        for budgets in
+            [128, 1024, 65_536].map(|mebibytes| Budgets::from_total_bytes(mebibytes * MIB))
+        {
             let backlog = Backlog::of_bytes(budgets.outbox());
             let mut messages = WaitingMessages::new(budgets.messages());
             for bytes in [1, MIB] {

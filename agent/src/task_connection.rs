@@ -42,7 +42,7 @@ pub(crate) struct TaskLife {
 }
 
 impl TaskLife {
-    pub(crate) fn of(supervisor: OwnedFd) -> Self {
+    pub(crate) fn from_supervisor(supervisor: OwnedFd) -> Self {
         Self {
             supervisor: Arc::new(supervisor),
         }

@@ -132,7 +132,7 @@ impl Caller {
     fn origin(&self) -> String {
         match (self.uid, self.address) {
             (Some(uid), _) => format!("user {uid}"),
-            (None, Some(address)) => format!("network {}", Network::of(address.ip())),
+            (None, Some(address)) => format!("network {}", Network::from_address(address.ip())),
             (None, None) => String::new(),
         }
     }
@@ -465,7 +465,7 @@ fn source(peer: &Peer) -> Source {
     }
     match peer.owner().filter(|_| peer.is_local()) {
         Some(owner) => Source::User(owner.uid),
-        None => Source::Network(Network::of(peer.address.ip())),
+        None => Source::Network(Network::from_address(peer.address.ip())),
     }
 }
 

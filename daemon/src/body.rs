@@ -345,7 +345,7 @@ pub async fn read_into(
     max: usize,
     mut charge: impl FnMut(usize) -> Result<(), Exhausted>,
 ) -> Result<Bytes, BodyError> {
-    let encoding = Encoding::of(headers)?;
+    let encoding = Encoding::from_headers(headers)?;
     let whole = read_as_it_is(body, max, &mut charge).await?;
     match encoding {
         Encoding::Identity => Ok(whole),

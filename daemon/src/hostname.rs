@@ -5,7 +5,7 @@ use std::net::IpAddr;
 /// Returns the default name of a daemon: on loopback the address, which no other machine reaches; else the machine's name,
 /// or the address if the name is no text.
 #[must_use]
-pub fn of(advertised: IpAddr) -> String {
+pub fn for_address(advertised: IpAddr) -> String {
     let advertised = advertised.to_canonical();
     if advertised.is_loopback() {
         return advertised.to_string();

@@ -18,7 +18,7 @@ use crate::fair_semaphore::{FairSemaphore, Group, Permit, QueueFull};
 /// Limits the body of a gRPC call: each message has to arrive in time once it has begun; the first, if `is_awaited`, from
 /// now on.
 pub fn messages(body: Body, is_awaited: bool) -> Body {
-    Messages::new(is_awaited, None).of(body)
+    Messages::new(is_awaited, None).wrap(body)
 }
 
 /// Limits the messages of a stream. A message of more than `small_bytes` takes room of the sender's group, from its
@@ -35,7 +35,7 @@ pub fn limited_messages(
         small_bytes,
         state: State::Free,
     };
-    Messages::new(false, Some(semaphore)).of(body)
+    Messages::new(false, Some(semaphore)).wrap(body)
 }
 
 /// The prefix of each message of a gRPC body: whether it is compressed, and its length.
@@ -167,7 +167,7 @@ impl Messages {
         semaphore.poll(context)
     }
 
-    fn of(mut self, body: Body) -> Body {
+    fn wrap(mut self, body: Body) -> Body {
         let poll = move |body: Pin<&mut Body>, context: &mut Context<'_>| self.poll(body, context);
         Body::new(PolledBody::new(body, poll))
     }

@@ -58,7 +58,7 @@ struct KnownUsers {
 
 impl KnownUsers {
     /// Parses `uid_map` and `overflowuid` of procfs, see user_namespaces(7).
-    fn of(uid_map: &str, overflow: &str) -> Self {
+    fn from_uid_map(uid_map: &str, overflow: &str) -> Self {
         const ALL: u64 = u32::MAX as u64;
         let lengths = uid_map
             .lines()
@@ -78,7 +78,7 @@ fn known_users() -> KnownUsers {
     static KNOWN: OnceLock<KnownUsers> = OnceLock::new();
     *KNOWN.get_or_init(|| {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        KnownUsers::of(
+        KnownUsers::from_uid_map(
             &read("/proc/self/uid_map"),
             &read("/proc/sys/kernel/overflowuid"),
         )
@@ -266,10 +266,10 @@ mod tests {
 
     #[test]
     fn user_outside_namespace_is_nobody() {
-        let whole = KnownUsers::of("         0          0 4294967295\n", "65534\n");
+        let whole = KnownUsers::from_uid_map("         0          0 4294967295\n", "65534\n");
         assert!(whole.know(1_000) && whole.know(65_534));
         let map = "         0          0          1\n       990        990          1\n";
-        let part = KnownUsers::of(map, "65534\n");
+        let part = KnownUsers::from_uid_map(map, "65534\n");
         assert!(part.know(0) && part.know(990) && !part.know(65_534));
     }
 

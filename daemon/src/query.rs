@@ -25,7 +25,7 @@ impl Query {
 
     /// Reads the parameters of a request's URL.
     #[must_use]
-    pub fn of(uri: &http::Uri) -> Self {
+    pub fn from_uri(uri: &http::Uri) -> Self {
         Self::parse(uri.query().unwrap_or_default())
     }
 

@@ -273,7 +273,7 @@ impl Accepted {
             Err(_) => return debug!(peer = %address, "TLS handshake not done in time"),
         };
         peer.encrypted = true;
-        peer.certificate = PeerCertificate::of(stream.get_ref().1).map(Arc::new);
+        peer.certificate = PeerCertificate::from_connection(stream.get_ref().1).map(Arc::new);
         if let Some(certificate) = &peer.certificate {
             // All clients without a principal share one.
             peer.set_principal(&certificate.principal().unwrap_or_default());

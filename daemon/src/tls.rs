@@ -516,7 +516,7 @@ pub struct PeerCertificate(CertificateDer<'static>);
 
 impl PeerCertificate {
     /// Returns the peer's certificate after a handshake.
-    pub(super) fn of(connection: &rustls::ServerConnection) -> Option<Self> {
+    pub(super) fn from_connection(connection: &rustls::ServerConnection) -> Option<Self> {
         let first = connection.peer_certificates()?.first()?;
         Some(Self(first.clone().into_owned()))
     }

@@ -87,7 +87,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    pub(crate) fn of(oversubscribable: Resources) -> Self {
+    pub(crate) fn from_oversubscribable(oversubscribable: Resources) -> Self {
         Self {
             oversubscribable: Some(oversubscribable),
             ..Self::default()

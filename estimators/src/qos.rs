@@ -233,7 +233,11 @@ impl fmt::Display for Explanation {
 }
 
 impl Correction {
-    pub(crate) fn of(container: &ContainerUsage, action: Action, why: Explanation) -> Self {
+    pub(crate) fn from_container(
+        container: &ContainerUsage,
+        action: Action,
+        why: Explanation,
+    ) -> Self {
         Self {
             action,
             framework: container.framework.clone(),

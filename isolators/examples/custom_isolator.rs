@@ -31,7 +31,7 @@ impl Isolator for Modest {
 
     // Pure: the writes follow from the demand and from the observed values alone.
     fn plan(&self, demand: &Demand, groups: &Groups, _observed: &Observed) -> Vec<KnobWrite> {
-        let Some(group) = groups.of(Controller::Cpu) else {
+        let Some(group) = groups.get(Controller::Cpu) else {
             return Vec::new();
         };
         let (file, per_cpu) = match group.version {

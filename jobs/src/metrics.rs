@@ -28,7 +28,7 @@ pub(crate) struct Measures {
 
 impl Measures {
     /// Measures the jobs, some of them at a time.
-    pub(crate) async fn of(handle: &Handle) -> Result<Self, Unavailable> {
+    pub(crate) async fn from_handle(handle: &Handle) -> Result<Self, Unavailable> {
         let role = handle.standing.now();
         let (mut tally, mut last) = (Tally::default(), None);
         loop {

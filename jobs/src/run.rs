@@ -138,7 +138,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let (listener, address) = listen(address)?;
     let scheme = certificate.as_ref().map_or("http", |_| "https");
     let hostname = flags.hostname.clone();
-    let hostname = hostname.unwrap_or_else(|| hostname::of(address.ip()));
+    let hostname = hostname.unwrap_or_else(|| hostname::for_address(address.ip()));
     let authority = HostPort::new(hostname.as_str(), address.port()).to_string();
     let registration = Registration {
         user: user.clone(),

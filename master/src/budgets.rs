@@ -54,7 +54,7 @@ pub(crate) struct Budgets {
 impl Budgets {
     /// Divides the total into the parts.
     #[must_use]
-    pub(crate) fn of(total_bytes: usize) -> Self {
+    pub(crate) fn from_total_bytes(total_bytes: usize) -> Self {
         Self {
             events: Budget::new(total_bytes / 16),
             frames: Budget::new(total_bytes / 16),
@@ -100,7 +100,7 @@ impl Budgets {
 
     /// The limit of all requests of a peer.
     pub(crate) fn peer(&self, peer: Peer) -> Budget {
-        self.bodies.of(peer)
+        self.bodies.for_peer(peer)
     }
 
     /// The limits of output that waits for the registry.
@@ -138,8 +138,8 @@ mod tests {
     #[test]
     fn budgets_leave_memory_for_uncounted_parts() {
         let total = 512 << 20;
-        let budgets = Budgets::of(total);
-        let memory = Memory::of(total);
+        let budgets = Budgets::from_total_bytes(total);
+        let memory = Memory::from_total_bytes(total);
         let queued = budgets.events.limit()
             + budgets.frames.limit()
             + budgets.incoming_frames.limit()

@@ -68,7 +68,7 @@ pub(crate) type FindRows = Box<dyn FnOnce() -> Vec<Row> + Send>;
 
 impl Document {
     /// A document that is available at once.
-    pub(crate) fn of(first: Vec<Row>) -> Self {
+    pub(crate) fn from_first(first: Vec<Row>) -> Self {
         Self { first, rest: None }
     }
 
@@ -606,7 +606,7 @@ mod tests {
                 let full = if index == 0 { FIRST_CHUNK_BYTES } else { CHUNK_BYTES };
                 prop_assert!(unrendered.bytes < full + each);
             }
-            prop_assert_eq!(rendered, rendered_bytes(Document::of(rows)));
+            prop_assert_eq!(rendered, rendered_bytes(Document::from_first(rows)));
         }
     }
 
@@ -627,7 +627,7 @@ mod tests {
 
     #[tokio::test]
     async fn single_chunk_answer_has_exact_length() {
-        let document = Document::of(vec![text("{"), list(0, 1, |_, _| ()), text("}")]);
+        let document = Document::from_first(vec![text("{"), list(0, 1, |_, _| ()), text("}")]);
         let document = document.with_callback(Some("f"));
         let body = answer(&Renderer::default(), document).await;
         let body = body.unwrap();
@@ -711,7 +711,7 @@ mod tests {
     #[tokio::test]
     async fn failed_rendering_fails_the_answer() {
         let broken = || once(1, |_| panic!("expected by this test"));
-        let alone = answer(&Renderer::default(), Document::of(vec![broken()])).await;
+        let alone = answer(&Renderer::default(), Document::from_first(vec![broken()])).await;
         assert!(alone.is_err());
         let written = Arc::default();
         let mut document = large(&written);

@@ -274,7 +274,7 @@ mod tests {
         drop(source);
         assert_eq!(push(&sink, Box::new(heartbeat())), Err(Overflow::Gone));
         assert_eq!(budget.used(), 0);
-        let (sink, _source) = queue(Budgets::of(64 << 20).subscriber(), EVENTS_MAX);
+        let (sink, _source) = queue(Budgets::from_total_bytes(64 << 20).subscriber(), EVENTS_MAX);
         push(&sink, large(400_000)).unwrap();
         assert!(matches!(
             push(&sink, large(400_000)),
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn droppable_events_use_half_the_queue() {
-        let (sink, _source) = queue(Budgets::of(64 << 20).subscriber(), EVENTS_MAX);
+        let (sink, _source) = queue(Budgets::from_total_bytes(64 << 20).subscriber(), EVENTS_MAX);
         let pushed = (0..100).filter(|_| sink.push_if_half_free(large(20_000)));
         assert!((5..50).contains(&pushed.count()));
         assert!(!sink.push_if_half_free(large(20_000)));
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn unread_events_share_one_limit() {
         let total = 64 << 20;
-        let budgets = Budgets::of(total);
+        let budgets = Budgets::from_total_bytes(total);
         let mut hoarders = Vec::new();
         let refused = loop {
             let (sink, source) = queue(budgets.subscriber(), EVENTS_MAX);

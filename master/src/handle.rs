@@ -278,7 +278,7 @@ mod tests {
             fence: Fence::never(),
             proven: ProvenLeader::any(),
         };
-        let (handle, inbox) = Handle::new(Budgets::of(1 << 30), standing);
+        let (handle, inbox) = Handle::new(Budgets::from_total_bytes(1 << 30), standing);
         (handle, inbox, role)
     }
 

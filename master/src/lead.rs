@@ -183,7 +183,7 @@ mod tests {
         let flags = flags(&[]);
         let identity = crate::run::identity(&flags, "127.0.0.1:5050".parse().unwrap());
         let options = flags.options().unwrap();
-        let budgets = Budgets::of(options.memory_budget);
+        let budgets = Budgets::from_total_bytes(options.memory_budget);
         let config = crate::run::config(&flags, options, identity);
         let mut core = MasterCore::new(config, Recovered::default(), Clock::new().now());
         let (ttl, keys) = (Duration::from_secs(8), Keys::new("/m"));

@@ -72,7 +72,7 @@ pub(crate) struct Measured {
 
 impl Measured {
     /// A snapshot without measurements.
-    pub(crate) fn of(snapshot: Arc<Snapshot>) -> Self {
+    pub(crate) fn from_snapshot(snapshot: Arc<Snapshot>) -> Self {
         Self {
             all: snapshot.clone(),
             seen: snapshot,
@@ -584,7 +584,7 @@ mod tests {
     use crate::views::tests::many_frameworks;
 
     fn measured() -> Measured {
-        Measured::of(many_frameworks(1, 1))
+        Measured::from_snapshot(many_frameworks(1, 1))
     }
 
     /// The page includes families that a young master has no series of, and that a scrape does not show.

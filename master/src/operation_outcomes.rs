@@ -116,7 +116,11 @@ impl OperationOutcomes {
     }
 
     /// The state of an operation as far as this caller may learn it.
-    pub(crate) fn of(&mut self, uuid: OperationUuid, approver: &Approver) -> OperationOutcome {
+    pub(crate) fn outcome_for(
+        &mut self,
+        uuid: OperationUuid,
+        approver: &Approver,
+    ) -> OperationOutcome {
         if let Some((readers, status)) = self.over.get(&uuid) {
             return match readers.include(approver) {
                 true => OperationOutcome::Over(Box::new(status.clone())),
@@ -179,16 +183,16 @@ mod tests {
     #[test]
     fn early_and_late_waiters_get_outcome() {
         let (mut outcomes, all) = (OperationOutcomes::default(), Approver::default());
-        let unknown = outcomes.of([1; 16], &all);
+        let unknown = outcomes.outcome_for([1; 16], &all);
         assert!(matches!(unknown, OperationOutcome::Unknown));
         outcomes.begin([1; 16], None, &reserve());
-        let OperationOutcome::Pending(mut first) = outcomes.of([1; 16], &all) else {
+        let OperationOutcome::Pending(mut first) = outcomes.outcome_for([1; 16], &all) else {
             panic!("it is under way");
         };
-        drop(outcomes.of([1; 16], &all));
+        drop(outcomes.outcome_for([1; 16], &all));
         outcomes.end([1; 16], &reserve(), status("done"));
         assert_eq!(first.try_recv().unwrap(), status("done"));
-        let late = outcomes.of([1; 16], &all);
+        let late = outcomes.outcome_for([1; 16], &all);
         assert!(matches!(late, OperationOutcome::Over(_)));
         assert_eq!(outcomes.awaited, 0);
         for number in 0..u64::try_from(KEPT_MAX).unwrap() {
@@ -196,7 +200,7 @@ mod tests {
             uuid[..8].copy_from_slice(&number.to_le_bytes());
             outcomes.end(uuid, &reserve(), status("another"));
         }
-        let forgotten = outcomes.of([1; 16], &all);
+        let forgotten = outcomes.outcome_for([1; 16], &all);
         assert!(matches!(forgotten, OperationOutcome::Unknown));
         assert_eq!(outcomes.over.len(), KEPT_MAX);
     }
@@ -209,7 +213,7 @@ mod tests {
         outcomes.begin([1; 16], by_ada, &reserve());
         outcomes.begin([2; 16], None, &reserve());
         fn known(outcomes: &mut OperationOutcomes, uuid: u8, who: Option<&str>) -> bool {
-            let outcome = outcomes.of([uuid; 16], &caller(who));
+            let outcome = outcomes.outcome_for([uuid; 16], &caller(who));
             !matches!(outcome, OperationOutcome::Unknown)
         }
         let check = |outcomes: &mut OperationOutcomes| {

@@ -157,7 +157,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         flags.insecure,
     );
     let standing = standing(role, fence, proof.clone());
-    let (handle, inbox) = Handle::new(Budgets::of(options.memory_budget), standing);
+    let (handle, inbox) = Handle::new(Budgets::from_total_bytes(options.memory_budget), standing);
     let metrics = Arc::new(metrics(&registry, &handle, certificate.clone()));
     let (masters_told, masters) = watch::channel(vec![identity.address()]);
     let cores = Cores {
@@ -533,7 +533,7 @@ pub(crate) fn config(flags: &Flags, options: Options, identity: Identity) -> Con
         registry_max_agent_count: flags.registry_max_agent_count,
         registry_gc_interval: options.registry_gc_interval,
         registry_epoch_rise_max: flags.registry_epoch_rise_max,
-        memory: Memory::of(options.memory_budget),
+        memory: Memory::from_total_bytes(options.memory_budget),
         root_submissions: flags.root_submissions,
         require_agent_domain: flags.require_agent_domain,
         whitelist: options.whitelist.map(|whitelist| whitelist.0),

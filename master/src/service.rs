@@ -41,7 +41,7 @@ enum Destination {
 }
 
 impl Destination {
-    fn of(output: &Output) -> Self {
+    fn from_output(output: &Output) -> Self {
         match output {
             Output::Event { to, .. } => Self::Scheduler(*to),
             Output::CloseScheduler { connection, .. } => Self::Scheduler(*connection),
@@ -287,7 +287,7 @@ impl Service {
                 uuid,
                 approver,
                 answer,
-            } => send(answer, self.outcomes.of(uuid, &approver)),
+            } => send(answer, self.outcomes.outcome_for(uuid, &approver)),
             Query::Measure(answer) => {
                 let measures = self.measure();
                 send(answer, (self.core.snapshot(), measures));
@@ -373,7 +373,7 @@ impl Service {
                     self.registry.persist(lsn, mutation);
                 }
                 Effect::Output { after, output } => {
-                    let destination = Destination::of(&output);
+                    let destination = Destination::from_output(&output);
                     if is_message(&output)
                         && !self.outbox.leaves_half(&destination, after.0, &output)
                     {

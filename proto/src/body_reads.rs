@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn request(shares: &Shares<&'static str>, peer: &'static str) -> Budget {
-        let all = shares.of(peer);
+        let all = shares.for_peer(peer);
         all.share(all.limit(), 0)
     }
 

@@ -312,7 +312,7 @@ impl<K: Eq + Hash> Shares<K> {
 
     /// The share of a peer: the same one as long as any part of it is in use.
     #[must_use]
-    pub fn of(&self, peer: K) -> Budget {
+    pub fn for_peer(&self, peer: K) -> Budget {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         if shares.len() >= IDLE_PEERS_MAX {
             // A share that a caller holds without using it stays, too.
@@ -411,18 +411,18 @@ mod tests {
         let parent = Budget::new(1_000);
         let shares = Shares::new(parent.clone(), 64);
         let charges: Vec<_> = (0..50)
-            .map_while(|peer| shares.of(peer).charge(400 >> peer.min(4)).ok())
+            .map_while(|peer| shares.for_peer(peer).charge(400 >> peer.min(4)).ok())
             .collect();
         assert!(parent.used() > 800, "{}", parent.used());
         for peer in 100..120 {
-            let request = shares.of(peer).share(500, 8);
+            let request = shares.for_peer(peer).share(500, 8);
             let small = request.charge(64).unwrap();
             assert!(request.charge(200).is_err());
             drop(small);
         }
         drop(charges);
         // Requests of one peer, each with its floor.
-        let one = shares.of(7);
+        let one = shares.for_peer(7);
         let charges: Vec<_> = (0..1_000)
             .map_while(|_| one.share(500, 8).charge(8).ok())
             .collect();
@@ -478,15 +478,18 @@ mod tests {
     #[test]
     fn peer_has_one_share_until_idle() {
         let shares = Shares::new(Budget::new(20), 0);
-        let charge = shares.of(0).charge(8).unwrap();
-        assert!(shares.of(0).charge(3).is_err());
+        let charge = shares.for_peer(0).charge(8).unwrap();
+        assert!(shares.for_peer(0).charge(3).is_err());
         for peer in 1..=2 * IDLE_PEERS_MAX {
-            let _unused = shares.of(peer);
+            let _unused = shares.for_peer(peer);
         }
         assert!(shares.shares.lock().unwrap().len() <= IDLE_PEERS_MAX);
-        assert!(shares.of(0).charge(3).is_err(), "what is in use is kept");
+        assert!(
+            shares.for_peer(0).charge(3).is_err(),
+            "what is in use is kept"
+        );
         drop(charge);
-        assert!(shares.of(0).charge(3).is_ok());
+        assert!(shares.for_peer(0).charge(3).is_ok());
     }
 
     proptest! {

@@ -13,7 +13,7 @@ pub struct Invalid(String);
 
 impl Invalid {
     #[must_use]
-    pub fn of(error: impl Display) -> Self {
+    pub fn from_error(error: impl Display) -> Self {
         Self(error.to_string())
     }
 
@@ -50,6 +50,6 @@ impl From<Invalid> for String {
 #[macro_export]
 macro_rules! invalid {
     ($($text:tt)+) => {
-        $crate::Invalid::of(format_args!($($text)+))
+        $crate::Invalid::from_error(format_args!($($text)+))
     };
 }

@@ -97,7 +97,7 @@ pub fn content_type(headers: &HeaderMap, allowed: &[MediaType]) -> Result<MediaT
 
 /// The type of the answer that `Accept` allows, out of the types of single messages.
 pub fn accept(headers: &HeaderMap) -> Result<MediaType, Error> {
-    Accept::of(headers, &ACCEPT)
+    Accept::from_headers(headers, &ACCEPT)
         .choose(&MediaType::MESSAGES)
         .ok_or_else(|| {
             // In the order of Mesos's own text.
@@ -122,7 +122,7 @@ struct MediaRange {
 impl Accept {
     /// Reads all headers of the name together; without any, everything is acceptable.
     #[must_use]
-    pub fn of(headers: &HeaderMap, name: &HeaderName) -> Self {
+    pub fn from_headers(headers: &HeaderMap, name: &HeaderName) -> Self {
         if !headers.contains_key(name) {
             return Self::parse("*/*");
         }

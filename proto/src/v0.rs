@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::convert::parse_resources;
 
-    fn of(text: &str) -> Resources {
+    fn parsed(text: &str) -> Resources {
         parse_resources(text, &Role::star()).unwrap()
     }
 
@@ -195,22 +195,23 @@ mod tests {
 
     #[test]
     fn summary_adds_resources_of_equal_name() {
-        let resources =
-            of("cpus:1.5;cpus(a):2;mem:64;ports:[5-6];ports(a):[1-2];ports(b):[3-4];tags:{a,b}");
+        let resources = parsed(
+            "cpus:1.5;cpus(a):2;mem:64;ports:[5-6];ports(a):[1-2];ports(b):[3-4];tags:{a,b}",
+        );
         let expected = json!({"cpus": 3.5, "gpus": 0.0, "mem": 64.0, "disk": 0.0,
             "ports": "[1-6]", "tags": "{a, b}"});
         assert_eq!(value(Summary(&resources)), expected);
         let written = serde_json::to_string(&Summary(&Resources::new())).unwrap();
         assert_eq!(written, r#"{"cpus":0.0,"gpus":0.0,"mem":0.0,"disk":0.0}"#);
         assert_eq!(
-            value(Summary(&of("ports:[1-2,4-5]")))["ports"],
+            value(Summary(&parsed("ports:[1-2,4-5]")))["ports"],
             "[1-2, 4-5]"
         );
     }
 
     #[test]
     fn revocable_resources_stand_apart() {
-        let resources = of("cpus:8") + of("cpus:4").with_revocable(true);
+        let resources = parsed("cpus:8") + parsed("cpus:4").with_revocable(true);
         let shown = value(Summary(&resources));
         assert_eq!(
             (&shown["cpus"], &shown["cpus_revocable"]),
@@ -226,8 +227,8 @@ mod tests {
 
     #[test]
     fn reservations_are_shown_by_role() {
-        let resources = of("cpus:7;mem(b):64")
-            + of(
+        let resources = parsed("cpus:7;mem(b):64")
+            + parsed(
                 r#"[{"name":"cpus","type":"SCALAR","scalar":{"value":1},"reservations":[
                 {"type":"DYNAMIC","role":"dev","principal":"ops"}]}]"#,
             );
@@ -245,14 +246,14 @@ mod tests {
                 "reservations": [{"type": "DYNAMIC", "role": "dev", "principal": "ops"}]}])
         );
         assert_eq!(
-            value(Full(&of("cpus:7"))),
+            value(Full(&parsed("cpus:7"))),
             json!([{"name": "cpus", "type": "SCALAR", "scalar": {"value": 7.0}, "role": "*"}])
         );
     }
 
     #[test]
     fn amounts_count_ports() {
-        let resources = of("cpus:0.5;mem:64;ports:[31000-31001]");
+        let resources = parsed("cpus:0.5;mem:64;ports:[31000-31001]");
         assert_eq!(
             value(Quantities(&resources.quantities())),
             json!({"cpus": 0.5, "mem": 64.0, "ports": 2.0})

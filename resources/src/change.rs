@@ -16,7 +16,10 @@ impl Change {
     ///
     /// # Errors
     /// When a conversion is impossible.
-    pub fn of(conversions: &[Conversion], resources: &Resources) -> Result<Self, ConversionError> {
+    pub fn from_conversions(
+        conversions: &[Conversion],
+        resources: &Resources,
+    ) -> Result<Self, ConversionError> {
         let named = conversions
             .iter()
             .flat_map(|one| one.consumed().iter().chain(one.produced().iter()));
@@ -82,7 +85,7 @@ mod tests {
             Conversion::unreserve(&reserved("cpus:1", "dev")).unwrap(),
             reserve(&reserved("cpus:6", "ads")),
         ];
-        let change = Change::of(&steps, &total).unwrap();
+        let change = Change::from_conversions(&steps, &total).unwrap();
         assert_eq!(
             *change.before(),
             parse("cpus:8;ports:[1-9]") + reserved("cpus:1", "ads")
@@ -100,13 +103,15 @@ mod tests {
             reserve(&reserved("cpus:1", "dev")),
             reserve(&reserved("cpus:2", "dev")),
         ];
-        let text = Change::of(&steps, &total).unwrap_err().to_string();
+        let text = Change::from_conversions(&steps, &total)
+            .unwrap_err()
+            .to_string();
         let own = apply_all(&steps, &total).unwrap_err().to_string();
         assert_eq!(text, own);
         let most = "cpus:1; cpus(reservations: [(DYNAMIC,dev)]):1; mem:1024";
         assert_eq!(text, format!("{most} does not contain cpus:2"));
         let none = Operation::Unreserve(reserved("cpus:1", "dev").iter().cloned().collect());
-        let none = Change::of(&none.conversions().unwrap(), &total).unwrap_err();
+        let none = Change::from_conversions(&none.conversions().unwrap(), &total).unwrap_err();
         assert!(
             none.to_string().starts_with("cpus:2; mem:1024 does not"),
             "{none}"

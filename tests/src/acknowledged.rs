@@ -619,7 +619,7 @@ mod tests {
         }
     }
 
-    fn of(writes: &Writes, subject: &Subject) -> Vec<Setting> {
+    fn from_writes(writes: &Writes, subject: &Subject) -> Vec<Setting> {
         let possible = writes.subjects.get(subject).map(|it| it.settings.clone());
         possible.unwrap_or_default().into_iter().collect()
     }

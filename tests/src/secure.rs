@@ -155,7 +155,7 @@ pub fn write_private(path: &Path, text: &str) {
 /// Writes a file of credentials with these principals and their secrets.
 pub fn credentials(path: &Path, principals: &[(&str, &str)]) {
     let lines = principals.iter().map(|(principal, secret)| {
-        let hash = SecretHash::of(secret.as_bytes(), [9; 16]).expect("a hash");
+        let hash = SecretHash::from_secret(secret.as_bytes(), [9; 16]).expect("a hash");
         format!("{principal} {hash}\n")
     });
     write_private(path, &lines.collect::<String>());

@@ -68,7 +68,7 @@ fn without_data<'a>(body: &'a [u8], record: &LogRecord) -> Cow<'a, [u8]> {
         Some(LogEntry::Update(status)) if status.data.is_some() => {
             let mut status = status.clone();
             status.data = None;
-            Cow::Owned(LogRecord::of(LogEntry::Update(status)).encode_to_vec())
+            Cow::Owned(LogRecord::from_entry(LogEntry::Update(status)).encode_to_vec())
         }
         _ => Cow::Borrowed(body),
     }
@@ -86,7 +86,7 @@ fn identity<'a>(body: &'a [u8], record: &LogRecord) -> Cow<'a, [u8]> {
         uuid: status.uuid.clone(),
         ..pb::TaskStatus::default()
     };
-    Cow::Owned(LogRecord::of(LogEntry::Update(short)).encode_to_vec())
+    Cow::Owned(LogRecord::from_entry(LogEntry::Update(short)).encode_to_vec())
 }
 
 /// The needed parts of the records, by position.
@@ -172,7 +172,7 @@ mod tests {
     fn log_of(entries: &[LogEntry]) -> Vec<u8> {
         let mut log = frame::log_header().to_vec();
         for entry in entries {
-            let body = LogRecord::of(entry.clone()).encode_to_vec();
+            let body = LogRecord::from_entry(entry.clone()).encode_to_vec();
             frame::encode_record(&body, &mut log).expect("it is short");
         }
         log

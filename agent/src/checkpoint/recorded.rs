@@ -164,7 +164,7 @@ fn records_stay_compatible_across_versions() {
     };
     records.add("executor.info", executor);
     for (name, entry) in entries() {
-        records.add(name, LogRecord::of(entry));
+        records.add(name, LogRecord::from_entry(entry));
     }
     let recorded = recorded("checkpoints.txt", &records.written);
     for ((name, _), check) in records.written.iter().zip(&records.checks) {

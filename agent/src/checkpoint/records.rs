@@ -165,7 +165,7 @@ pub enum KillCause {
 
 impl LogRecord {
     /// A record with this entry.
-    pub fn of(entry: LogEntry) -> Self {
+    pub fn from_entry(entry: LogEntry) -> Self {
         Self { entry: Some(entry) }
     }
 }

@@ -278,7 +278,7 @@ impl Store {
             }
             Write::Log { key, entry } => {
                 let path = self.layout.task(key).join(TASK_UPDATES);
-                let body = LogRecord::of((**entry).clone()).encode_to_vec();
+                let body = LogRecord::from_entry((**entry).clone()).encode_to_vec();
                 appends.push(batch, path, body)
             }
             Write::Resources {
@@ -293,7 +293,7 @@ impl Store {
             }
             Write::ExecutorLog { key, entry } => {
                 let path = self.layout.run(key).join(EXECUTOR_LOG);
-                let body = LogRecord::of((**entry).clone()).encode_to_vec();
+                let body = LogRecord::from_entry((**entry).clone()).encode_to_vec();
                 appends.push(batch, path, body)
             }
             Write::Retire { key } => {

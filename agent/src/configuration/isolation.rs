@@ -221,7 +221,7 @@ pub(crate) fn capability_set(info: &pb::CapabilityInfo) -> Result<CapabilitySet,
         .map(|number| Capability::try_from(*number).unwrap_or(Capability::Unknown))
         .map(|one| one.as_str_name())
         .collect();
-    CapabilitySet::from_names(names).map_err(Invalid::of)
+    CapabilitySet::from_names(names).map_err(Invalid::from_error)
 }
 
 fn read_profiles(dir: &Path) -> Result<BTreeMap<String, SeccompProfile>, ConfigurationError> {
@@ -241,7 +241,7 @@ fn read_profiles(dir: &Path) -> Result<BTreeMap<String, SeccompProfile>, Configu
             return Err(failed(format!("it holds more than {PROFILES_MAX} files")));
         }
         let profile = std::fs::read(entry.path())
-            .map_err(Invalid::of)
+            .map_err(Invalid::from_error)
             .and_then(|bytes| seccomp_profile::parse(&bytes))
             .map_err(|why| failed(format!("the profile {name:?} cannot be used: {why}")))?;
         profiles.insert(name, profile);

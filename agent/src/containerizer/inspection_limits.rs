@@ -24,7 +24,7 @@ pub(crate) struct InspectionLimits {
 }
 
 impl InspectionLimits {
-    pub(crate) fn of(resources: &Resources, layout: &Layout) -> Self {
+    pub(crate) fn from_resources(resources: &Resources, layout: &Layout) -> Self {
         let mut inspection_limits = Self {
             ports: port_ranges(resources),
             ..Self::default()
@@ -63,14 +63,14 @@ impl InspectionLimits {
     pub(crate) fn of_plan(plan: &LaunchPlan, layout: &Layout) -> Self {
         match plan.subject {
             Subject::Nested(_) => Self::default(),
-            _ => Self::of(&plan.resources, layout),
+            _ => Self::from_resources(&plan.resources, layout),
         }
     }
 
     /// The limits of resources that were validated when the agent accepted them.
     pub(crate) fn of_messages(messages: &[pb::Resource], layout: &Layout) -> Self {
         let resources = convert::resources(messages).unwrap_or_default();
-        Self::of(&resources, layout)
+        Self::from_resources(&resources, layout)
     }
 }
 
@@ -85,7 +85,8 @@ mod tests {
         let role = meseta_resources::Role::default();
         let text = "cpus:1;disk:100;ports:[31000-31001,31005-31005]";
         let resources = Resources::parse(text, &role).expect("sound");
-        let inspection_limits = InspectionLimits::of(&resources, &Layout::new(Path::new("/w")));
+        let inspection_limits =
+            InspectionLimits::from_resources(&resources, &Layout::new(Path::new("/w")));
         assert_eq!(inspection_limits.sandbox_bytes, Some(100 << 20));
         let ports: Vec<_> = inspection_limits
             .ports
@@ -93,7 +94,8 @@ mod tests {
             .map(ToString::to_string)
             .collect();
         assert_eq!(ports, ["31000-31001", "31005-31005"]);
-        let nothing = InspectionLimits::of(&Resources::default(), &Layout::new(Path::new("/w")));
+        let nothing =
+            InspectionLimits::from_resources(&Resources::default(), &Layout::new(Path::new("/w")));
         assert!(nothing.sandbox_bytes.is_none() && nothing.ports.is_empty());
     }
 
@@ -124,7 +126,7 @@ mod tests {
         };
         let inspection_limits = |source| {
             let resources = meseta_proto::convert::resources(&[volume(source)]).expect("sound");
-            InspectionLimits::of(&resources, &Layout::new(Path::new("/w")))
+            InspectionLimits::from_resources(&resources, &Layout::new(Path::new("/w")))
         };
         let own = inspection_limits(None);
         assert_eq!(own.sandbox_bytes, None);
@@ -163,7 +165,7 @@ mod tests {
         for (disk, bytes) in [("0.5", 524_288), ("0.001", 1_048), ("1.5", 1_572_864)] {
             let role = meseta_resources::Role::default();
             let resources = Resources::parse(&format!("disk:{disk}"), &role).expect("sound");
-            let limits = InspectionLimits::of(&resources, &layout);
+            let limits = InspectionLimits::from_resources(&resources, &layout);
             assert_eq!(limits.sandbox_bytes, Some(bytes), "{disk}");
         }
     }

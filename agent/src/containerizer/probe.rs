@@ -220,7 +220,7 @@ fn over_its_network(
 ) -> ProbeResult {
     let user = settings.user_switching.credentials(&probe.user);
     let life = match supervisor.open() {
-        Ok(Some(pidfd)) => TaskLife::of(pidfd),
+        Ok(Some(pidfd)) => TaskLife::from_supervisor(pidfd),
         Ok(None) => return ProbeResult::NotRun(NoLook::TaskEnded.to_string()),
         Err(error) => return ProbeResult::NotRun(format!("failed to find its task: {error}")),
     };
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn tcp_check_ends_with_its_task() {
         let (ended, ends) = std::io::pipe().expect("a pipe");
-        let life = TaskLife::of(ended.into());
+        let life = TaskLife::from_supervisor(ended.into());
         drop(ends);
         // From a network for documentation: nothing answers, or there is no route.
         let address = "192.0.2.1:9".parse().expect("an address");

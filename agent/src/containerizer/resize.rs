@@ -41,7 +41,7 @@ impl Containerizer {
         resources: &Resources,
         volumes: Vec<pb::Resource>,
     ) {
-        let limits = InspectionLimits::of(resources, self.layout());
+        let limits = InspectionLimits::from_resources(resources, self.layout());
         note_request(&mut self.inner.table(), &container, demand, limits, volumes);
         let this = self.clone();
         tokio::spawn(async move {

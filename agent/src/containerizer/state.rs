@@ -126,7 +126,7 @@ pub(crate) struct Measured {
 
 impl Measured {
     /// The folders of a container; `None` before the first measurement.
-    pub(crate) fn of(&self, container: &ContainerId) -> Option<Arc<[DiskUsage]>> {
+    pub(crate) fn get(&self, container: &ContainerId) -> Option<Arc<[DiskUsage]>> {
         let disks = self.disks.read().unwrap_or_else(PoisonError::into_inner);
         disks.get(container).cloned()
     }

@@ -158,7 +158,7 @@ fn read_demand(resources: &[pb::Resource], limits: &BTreeMap<String, pb::value::
         mem: true,
     };
     meseta_proto::convert::resources(resources)
-        .map_err(Invalid::of)
+        .map_err(Invalid::from_error)
         .and_then(|resources| demand(&resources, limits, all))
         .unwrap_or_default()
 }
@@ -200,7 +200,7 @@ pub(crate) fn megabytes_to_bytes(millis: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn of(cpus_millis: u64, cpus_limit: Option<Limit>) -> Demand {
+    fn with_cpus(cpus_millis: u64, cpus_limit: Option<Limit>) -> Demand {
         Demand {
             cpus_millis,
             cpus_limit,
@@ -253,15 +253,15 @@ mod tests {
     #[test]
     fn group_sums_requests_and_set_ceilings() {
         let sum = combined([of(100, None), of(500, None)]);
-        assert_eq!(sum, of(600, None));
+        assert_eq!(sum, with_cpus(600, None));
         let limited = combined([of(100, None), of(500, Some(Limit::At(900)))]);
         let partly = Demand {
             cpus_partly_limited: true,
-            ..of(600, Some(Limit::At(1000)))
+            ..with_cpus(600, Some(Limit::At(1000)))
         };
         assert_eq!(limited, partly);
         let all = combined([of(100, Some(Limit::At(100))), of(500, Some(Limit::At(900)))]);
-        assert_eq!(all, of(600, Some(Limit::At(1000))));
+        assert_eq!(all, with_cpus(600, Some(Limit::At(1000))));
         // A task without a processor request has nothing to limit.
         assert!(!combined([of(0, None), of(500, Some(Limit::At(900)))]).cpus_partly_limited);
         let free = combined([of(100, Some(Limit::Unlimited)), limited]);

@@ -151,7 +151,8 @@ impl AgentCore {
             return Err(OperationFailure::Dropped(format!("{volume} is in use")));
         }
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
-        let change = Change::of(&conversions, &self.total).map_err(|error| error.to_string())?;
+        let change = Change::from_conversions(&conversions, &self.total)
+            .map_err(|error| error.to_string())?;
         let made_of =
             |part: &Resources| part.iter().map(Resource::configured).collect::<Resources>();
         let (before, after) = (made_of(change.before()), made_of(change.after()));

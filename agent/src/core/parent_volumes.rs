@@ -17,7 +17,7 @@ pub(super) struct ParentVolumes<'a> {
 }
 
 impl<'a> ParentVolumes<'a> {
-    pub(super) fn of(volumes: &'a [pb::Resource]) -> Self {
+    pub(super) fn from_volumes(volumes: &'a [pb::Resource]) -> Self {
         let mut by_path = BTreeMap::new();
         for (at, volume) in volumes.iter().enumerate() {
             let disk = volume.disk.as_ref();
@@ -113,7 +113,7 @@ mod tests {
             .map(|number| disk(&number.to_string(), &format!("v/{number}")))
             .chain([disk("whole", "v"), disk("again", "./v/7"), disk("x", "/x")])
             .collect();
-        let parent = ParentVolumes::of(&volumes);
+        let parent = ParentVolumes::from_volumes(&volumes);
         let seen = |paths: &[&str]| {
             let seen = parent.seen_by(&looking_into(paths)).into_iter();
             seen.map(|volume| {

@@ -165,7 +165,7 @@ impl AgentCore {
     /// Launches the tasks of a default executor that have not been launched.
     fn launch_nested(&mut self, executor: &Arc<Executor>) {
         let volumes = executor.volumes(|_| true);
-        let parent_volumes = ParentVolumes::of(&volumes);
+        let parent_volumes = ParentVolumes::from_volumes(&volumes);
         for task in executor.undelivered() {
             info!(task_id = %task.key.task, "launching a task of a group");
             self.change_task(&task.key, |task| task.delivered = true);

@@ -106,7 +106,7 @@ impl Cancel {
         let pipe = io::pipe().map_err(|error| format!("failed to open a pipe: {error}"))?;
         let (ended, end) = pipe;
         *ends = Some(end);
-        Ok(TaskLife::of(ended.into()))
+        Ok(TaskLife::from_supervisor(ended.into()))
     }
 }
 

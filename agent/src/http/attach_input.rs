@@ -111,7 +111,7 @@ fn media_of(headers: &HeaderMap) -> Result<MediaType, Reply> {
         .and_then(MediaType::parse)
         .filter(|media| MediaType::MESSAGES.contains(media))
         .ok_or_else(|| bad("Expecting 'Message-Content-Type' to be set for streaming requests"))?;
-    if Encoding::of(headers) != Ok(Encoding::Identity) {
+    if Encoding::from_headers(headers) != Ok(Encoding::Identity) {
         let text = "Expecting no 'Content-Encoding': a stream of records is taken as it is";
         return Err(Reply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }

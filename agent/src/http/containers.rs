@@ -333,13 +333,13 @@ pub(super) async fn attach_output(
 /// The content type of a stream, and the type of its records.
 fn stream_types(headers: &HeaderMap) -> Result<(&'static str, MediaType), Reply> {
     let all = [MediaType::Json, MediaType::Protobuf, MediaType::RecordIo];
-    let outer = Accept::of(headers, &ACCEPT).choose(&all);
+    let outer = Accept::from_headers(headers, &ACCEPT).choose(&all);
     let outer = outer.ok_or_else(|| Reply::empty(StatusCode::NOT_ACCEPTABLE))?;
     if outer != MediaType::RecordIo {
         no_message_accept(headers)?;
         return Ok((outer.as_str(), outer));
     }
-    let message = Accept::of(headers, &MESSAGE_ACCEPT).choose(&MediaType::MESSAGES);
+    let message = Accept::from_headers(headers, &MESSAGE_ACCEPT).choose(&MediaType::MESSAGES);
     let message = message.ok_or_else(|| Reply::empty(StatusCode::NOT_ACCEPTABLE))?;
     Ok((outer.as_str(), message))
 }

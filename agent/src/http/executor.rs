@@ -45,7 +45,7 @@ pub(super) async fn call(permitted: Permitted) -> Result<Reply, Reply> {
     } = permitted;
     let context = &context;
     let peer = request.extensions().get::<Peer>().cloned();
-    let caller = ExecutorCaller::of(context, request.headers(), peer.clone()).await?;
+    let caller = ExecutorCaller::from_context(context, request.headers(), peer.clone()).await?;
     let refuse = |error: media::Error| Reply::text(error.status(), &error.to_string());
     let content_type = media::content_type(request.headers(), &MediaType::MESSAGES);
     let content_type = content_type.map_err(refuse)?;

@@ -62,7 +62,7 @@ impl ExecutorCaller {
     }
 
     /// Identifies the caller of a request; refuses a token that this agent did not make.
-    pub(super) async fn of(
+    pub(super) async fn from_context(
         context: &Context,
         headers: &HeaderMap,
         peer: Option<Peer>,
@@ -147,7 +147,7 @@ pub(super) async fn operator(
     let authentication = &context.authentication;
     let admitted = authentication.authenticate(Realm::Executor, headers, peer);
     admitted.await.ok()?;
-    let caller = ExecutorCaller::of(context, headers, peer.cloned())
+    let caller = ExecutorCaller::from_context(context, headers, peer.cloned())
         .await
         .ok()?;
     if matches!(caller, ExecutorCaller::Trusted | ExecutorCaller::Unknown) {

@@ -61,7 +61,7 @@ async fn dispatch(State(context): State<Arc<Context>>, request: Request<Body>) -
 }
 
 async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body> {
-    let query = Query::of(request.uri());
+    let query = Query::from_uri(request.uri());
     if let Err(rejection) = check_length(request.uri(), &query) {
         return rejection.into_response();
     }
@@ -109,7 +109,7 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
         Err(rejection) => Err(rejection),
     };
     let reply = reply.unwrap_or_else(|rejection| rejection);
-    let charge = |bytes| context.answers.of(owner).charge(bytes);
+    let charge = |bytes| context.answers.for_peer(owner).charge(bytes);
     reply.into_charged_response(&query, charge)
 }
 

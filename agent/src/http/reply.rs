@@ -285,7 +285,7 @@ mod tests {
         const BYTES: usize = 2 * COUNTED_ANSWER_BYTES;
         for uri in ["/state", "/state?jsonp=call"] {
             let budget = Budget::new(3 * COUNTED_ANSWER_BYTES);
-            let query = Query::of(&uri.parse().expect("a URI"));
+            let query = Query::from_uri(&uri.parse().expect("a URI"));
             let answer = || {
                 let reply = Reply::json(&"x".repeat(BYTES));
                 reply.into_charged_response(&query, |bytes| budget.charge(bytes))

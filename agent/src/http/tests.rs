@@ -58,7 +58,7 @@ impl TestAgent {
     fn exposed() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let pair = rcgen::generate_simple_self_signed(["agent".to_owned()]).expect("a pair");
-        let hash = SecretHash::of(b"secret", [1; 16]).expect("a hash");
+        let hash = SecretHash::from_secret(b"secret", [1; 16]).expect("a hash");
         let files = [
             ("http_credentials", format!("admin {hash}")),
             ("ssl_cert_file", pair.cert.pem()),
@@ -85,10 +85,10 @@ impl TestAgent {
         let flags = flags(dir.path(), args);
         let settings = flags.access.settings(flags.ip, flags.insecure, None);
         let (authentication, _) = settings.build().expect("sound");
-        Self::of(dir, &flags, authentication)
+        Self::from_dir(dir, &flags, authentication)
     }
 
-    fn of(dir: TempDir, flags: &Flags, authentication: Authentication) -> Self {
+    fn from_dir(dir: TempDir, flags: &Flags, authentication: Authentication) -> Self {
         let layout = Layout::new(dir.path());
         fs::create_dir(layout.meta()).expect("made");
         let executor = Arc::new(RunKey {
@@ -138,7 +138,7 @@ impl TestAgent {
             .header(header::CONTENT_TYPE, "application/json")
             .header(
                 header::AUTHORIZATION,
-                format!("Bearer {}", tokens.of(&self.executor)),
+                format!("Bearer {}", tokens.for_run(&self.executor)),
             )
             .extension(peer)
             .body(Body::from(r#"{"type":"GET_HEALTH"}"#));
@@ -412,7 +412,7 @@ struct InputClient {
 }
 
 impl InputClient {
-    fn of(agent: &TestAgent) -> Self {
+    fn from_agent(agent: &TestAgent) -> Self {
         let (records, sent) = tokio::sync::mpsc::unbounded_channel();
         let sent = tokio_stream::wrappers::UnboundedReceiverStream::new(sent);
         let request = Request::post("/api/v1")
@@ -448,7 +448,7 @@ async fn unread_input_delays_no_resize() {
     let own = ContainerId::try_from(&nested_id("session")).expect("an id");
     let nested = &agent.context.nested;
     let (running, other_end) = nested.insert_at_terminal((&own, &agent.executor));
-    let client = InputClient::of(&agent);
+    let client = InputClient::from_agent(&agent);
     // More than a terminal holds, in one record and in several.
     client.send(typed(b"line\n".repeat(60_000)));
     for _ in 0..100 {
@@ -479,13 +479,13 @@ async fn lost_client_frees_unread_input() {
     let own = ContainerId::try_from(&nested_id("session")).expect("an id");
     let nested = &agent.context.nested;
     let _running = nested.insert_running((&own, &agent.executor), "nobody", input);
-    let client = InputClient::of(&agent);
+    let client = InputClient::from_agent(&agent);
     client.send(typed(vec![b'x'; 300_000]));
     read.readable().await.expect("a pipe");
     let lost = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
     client.records.send(Err(lost)).expect("the call goes on");
     assert_eq!(client.status().await, StatusCode::BAD_REQUEST);
-    let next = InputClient::of(&agent);
+    let next = InputClient::from_agent(&agent);
     assert_eq!(next.status().await, StatusCode::OK);
 }
 
@@ -497,7 +497,7 @@ async fn unread_input_keeps_its_order() {
     let own = ContainerId::try_from(&nested_id("session")).expect("an id");
     let nested = &agent.context.nested;
     let _running = nested.insert_running((&own, &agent.executor), "nobody", input);
-    let client = InputClient::of(&agent);
+    let client = InputClient::from_agent(&agent);
     let mut expected = Vec::new();
     for index in 0_u32..20_000 {
         let data = index.to_be_bytes().repeat(8);
@@ -535,7 +535,7 @@ async fn attach_input(agent: &TestAgent, frames: Vec<Bytes>, pause: Duration) ->
     let caller = Caller::of_executor("outer".to_owned(), None);
     let answer = attach_input::attach_input(&agent.context, &caller, request).await;
     answer.unwrap_or_else(|refused| panic!("{refused:?}"));
-    let budget = agent.context.bodies.of(memory_owner(&caller));
+    let budget = agent.context.bodies.for_peer(memory_owner(&caller));
     assert_eq!(budget.used(), 0);
     reading.await.expect("no panic")
 }
@@ -561,7 +561,7 @@ async fn input_may_split_within_records() {
     const RECORD_BYTES: usize = 200_000;
     let agent = TestAgent::exposed();
     let owner = memory_owner(&Caller::of_executor("outer".to_owned(), None));
-    let records = 2 * agent.context.bodies.of(owner).limit() / RECORD_BYTES + 1;
+    let records = 2 * agent.context.bodies.for_peer(owner).limit() / RECORD_BYTES + 1;
     let frames = frames(&input_body(records, RECORD_BYTES), RECORD_BYTES - 1);
     let read = attach_input(&agent, frames, Duration::ZERO).await;
     assert_eq!(read, records * RECORD_BYTES);

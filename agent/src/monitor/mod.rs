@@ -197,7 +197,7 @@ fn sweep(containerizer: &Containerizer, sampler: &mut Sampler) -> BTreeMap<Conta
                 let sample = Sample {
                     container: live,
                     usage,
-                    disks: containerizer.measured().of(&container),
+                    disks: containerizer.measured().get(&container),
                     cpus_used: None,
                 };
                 Some((container, sample))

@@ -229,7 +229,7 @@ impl NestedContainers {
             let launched = tokio::task::spawn_blocking(move || {
                 shared.restore_runtime_folder()?;
                 let settings = shared.settings();
-                let sandbox = NestedSandbox::of(&settings.layout, &plan);
+                let sandbox = NestedSandbox::from_layout(&settings.layout, &plan);
                 let rights = &settings.rights;
                 let isolation = task_isolation(rights, &plan)?;
                 let spec = isolated(container_spec(settings, &plan)?, isolation);
@@ -636,7 +636,7 @@ mod tests {
         fn launch(&self) -> watch::Sender<Option<Ended>> {
             std::fs::create_dir_all(self.sandbox()).expect("a sandbox");
             let ends = NestedIo {
-                sandbox: Some(NestedSandbox::of(&self.layout(), &self.plan)),
+                sandbox: Some(NestedSandbox::from_layout(&self.layout(), &self.plan)),
                 ..NestedIo::default()
             };
             self.all
@@ -756,7 +756,7 @@ mod tests {
     #[test]
     fn undo_keeps_an_existing_sandbox() {
         let removals = Removals::new();
-        let sandbox = || NestedSandbox::of(&removals.layout(), &removals.plan);
+        let sandbox = || NestedSandbox::from_layout(&removals.layout(), &removals.plan);
         let fresh = sandbox();
         std::fs::create_dir_all(removals.sandbox()).expect("a sandbox");
         let again = sandbox();

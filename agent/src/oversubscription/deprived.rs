@@ -61,7 +61,7 @@ impl Stalls {
     ) -> BTreeMap<ContainerId, Self> {
         let mut all: BTreeMap<ContainerId, Self> = BTreeMap::new();
         for (id, usage) in readings {
-            let read = Self::of(usage);
+            let read = Self::from_usage(usage);
             let outermost = all.entry(id.root()).or_default();
             outermost.is_at_memory_limit |= read.is_at_memory_limit;
             // These values include those of nested containers.
@@ -73,7 +73,7 @@ impl Stalls {
         all
     }
 
-    fn of(usage: &meseta_isolators::ContainerUsage) -> Self {
+    fn from_usage(usage: &meseta_isolators::ContainerUsage) -> Self {
         let memory = &usage.memory;
         let is_at_memory_limit = match (memory.total_bytes, memory.limit_bytes) {
             (Some(total), Some(limit)) => total >= limit / 100 * FULL_PERCENT,

@@ -69,7 +69,7 @@ impl Failure {
         }
     }
 
-    fn of(status: &tonic::Status, question: &Question) -> Self {
+    fn from_status(status: &tonic::Status, question: &Question) -> Self {
         let kind = match status.code() {
             tonic::Code::Unavailable => "unreachable",
             tonic::Code::DeadlineExceeded | tonic::Code::Cancelled => "deadline",
@@ -184,7 +184,7 @@ async fn ask_estimator(
         let called = tokio::time::timeout(DEADLINE, client.estimate(request(&question))).await;
         let answer = match called {
             Err(_) => Err(Failure::late()),
-            Ok(Err(status)) => Err(Failure::of(&status, &question)),
+            Ok(Err(status)) => Err(Failure::from_status(&status, &question)),
             Ok(Ok(response)) => estimate(&response.into_inner()),
         };
         let answer = answer.map(|estimate| (question.allocated, estimate));
@@ -208,7 +208,7 @@ async fn ask_controller(
         let called = tokio::time::timeout(DEADLINE, client.correct(request(&question))).await;
         let answer = match called {
             Err(_) => Err(Failure::late()),
-            Ok(Err(status)) => Err(Failure::of(&status, &question)),
+            Ok(Err(status)) => Err(Failure::from_status(&status, &question)),
             Ok(Ok(response)) => assessment(response.into_inner()),
         };
         if answers
@@ -360,7 +360,9 @@ mod tests {
             usage: Arc::default(),
             allocated: Resources::default(),
         };
-        let of = |code| Failure::of(&tonic::Status::new(tonic::Code::from(code), ""), &question);
+        let of = |code| {
+            Failure::from_status(&tonic::Status::new(tonic::Code::from(code), ""), &question)
+        };
         let mut all: Vec<_> = (0..17).map(of).collect();
         all.extend([Failure::garbage(""), Failure::late()]);
         for failure in all {
@@ -512,7 +514,7 @@ mod tests {
                 }),
                 allocated: Resources::new(),
             };
-            Failure::of(&tonic::Status::out_of_range("too large"), &question).why
+            Failure::from_status(&tonic::Status::out_of_range("too large"), &question).why
         };
         assert!(refused(3).ends_with("too large"));
         assert!(

@@ -26,7 +26,7 @@ pub(super) const CAPABILITIES: &[Capability] = &[
 /// of an agent that starts again.
 pub(crate) fn hostname_of(flags: &Flags) -> String {
     let given = flags.hostname.clone();
-    given.unwrap_or_else(|| hostname::of(flags.advertise_ip.unwrap_or(flags.ip)))
+    given.unwrap_or_else(|| hostname::for_address(flags.advertise_ip.unwrap_or(flags.ip)))
 }
 
 /// The agent's description for its registration, without an id.

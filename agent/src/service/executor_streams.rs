@@ -50,7 +50,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn of(&self, connection: ConnectionId) -> usize {
+    fn count_for(&self, connection: ConnectionId) -> usize {
         self.own.get(&connection).copied().unwrap_or_default()
     }
 
@@ -175,7 +175,7 @@ impl ExecutorStreams {
         };
         let (own, all) = {
             let mut waiting = locked(&self.waiting);
-            let own = waiting.of(connection);
+            let own = waiting.count_for(connection);
             let all = waiting.all.saturating_add(bytes);
             let is_behind = own > 0 && own.saturating_add(bytes) > self.limits.messages;
             if is_message && (is_behind || all > self.limits.all_messages) {

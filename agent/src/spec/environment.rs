@@ -103,7 +103,7 @@ pub(crate) fn task_environment(
         variables.insert(name, value);
     }
     if let (Some(tokens), Subject::Executor(_)) = (&agent.tokens, &plan.subject) {
-        let token = OsString::from(tokens.of(&plan.run));
+        let token = OsString::from(tokens.for_run(&plan.run));
         variables.insert(TOKEN.to_owned(), token);
     }
     Ok(variables

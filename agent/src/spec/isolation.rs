@@ -20,7 +20,7 @@ pub(crate) fn task_isolation(
 ) -> Result<TaskIsolation, Invalid> {
     let is_nested = matches!(plan.subject, Subject::Nested(_));
     let mut isolation = requested(rights, plan.container_info(), is_nested)?;
-    isolation.capabilities.granted = rights.grants.of(&plan.user, plan.role.as_ref());
+    isolation.capabilities.granted = rights.grants.granted_to(&plan.user, plan.role.as_ref());
     Ok(isolation)
 }
 
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     fn all_rights() -> TaskRights {
-        let profile = SeccompProfile::of(SeccompAction::Allow);
+        let profile = SeccompProfile::from_otherwise(SeccompAction::Allow);
         TaskRights {
             profiles: Arc::new(BTreeMap::from([("open.json".to_owned(), profile)])),
             share_pid: true,

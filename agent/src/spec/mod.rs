@@ -63,7 +63,7 @@ pub(crate) fn container_spec(
     let layout = &settings.layout;
     let credentials = credentials(settings, plan)?;
     let is_nested = matches!(plan.subject, Subject::Nested(_));
-    let nested = is_nested.then(|| NestedSandbox::of(layout, plan));
+    let nested = is_nested.then(|| NestedSandbox::from_layout(layout, plan));
     let sandbox = sandbox::create(layout, plan, credentials.as_ref())?;
     let context = volumes::VolumeContext::new(settings, &plan.run, &plan.container);
     let spec = volumes::make_ready(settings, &plan.volumes)

@@ -131,7 +131,7 @@ pub(crate) struct NestedSandbox {
 
 impl NestedSandbox {
     /// The sandbox of a plan's container; called before it is made. Blocking.
-    pub(crate) fn of(layout: &Layout, plan: &LaunchPlan) -> Self {
+    pub(crate) fn from_layout(layout: &Layout, plan: &LaunchPlan) -> Self {
         let (outer, path) = (layout.sandbox(&plan.run), inside(&plan.container));
         Self {
             was_there: outer.join(&path).symlink_metadata().is_ok(),

@@ -51,7 +51,7 @@ fn people() -> [Person; 4] {
 fn start() -> World {
     let dir = tempfile::tempdir().expect("a directory").keep();
     let file = dir.join("people");
-    let hash = |secret: &[u8]| SecretHash::of(secret, [4; 16]).expect("a hash");
+    let hash = |secret: &[u8]| SecretHash::from_secret(secret, [4; 16]).expect("a hash");
     let lines = format!("operator {}\npowerless {}\n", hash(b"o"), hash(b"p"));
     std::fs::write(&file, lines).expect("a file");
     let mode = std::fs::Permissions::from_mode(0o600);

@@ -147,7 +147,7 @@ fn fresh_secret() -> String {
 /// Returns the principal's secret, and its line in the file of credentials.
 fn credential(principal: &str) -> anyhow::Result<(String, String)> {
     let secret = fresh_secret();
-    let hash = SecretHash::of(secret.as_bytes(), uuid::Uuid::new_v4().into_bytes())?;
+    let hash = SecretHash::from_secret(secret.as_bytes(), uuid::Uuid::new_v4().into_bytes())?;
     Ok((secret, format!("{principal} {hash}\n")))
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         "the secret is longer than {SECRET_BYTES_MAX} bytes"
     );
     let salt = uuid::Uuid::new_v4().into_bytes();
-    let hash = SecretHash::of(secret.as_bytes(), salt)?;
+    let hash = SecretHash::from_secret(secret.as_bytes(), salt)?;
     let text = if options.json {
         let pair = serde_json::json!({
             "principal": options.principal, "secret": hash.to_string(),

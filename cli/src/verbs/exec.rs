@@ -37,7 +37,7 @@ pub(crate) struct Options {
 
 impl Options {
     /// Returns the options for a task with a known id.
-    pub(super) fn of(task: &str, arguments: &[String], master: &MasterFlag) -> Self {
+    pub(super) fn from_task(task: &str, arguments: &[String], master: &MasterFlag) -> Self {
         Self {
             task: task.to_owned(),
             arguments: arguments.to_vec(),
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let agent = items(&agents, "slaves")
         .iter()
         .find(|agent| text(agent, "id") == agent_id);
-    let agent = agent.and_then(AgentAddress::of);
+    let agent = agent.and_then(AgentAddress::from_agent);
     let agent = agent.with_context(|| format!("agent {agent_id} is not registered now"))?;
     let container_id = ContainerId {
         value: format!("exec-{}", uuid::Uuid::new_v4()),

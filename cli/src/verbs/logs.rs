@@ -32,7 +32,7 @@ pub(crate) struct Options {
 
 impl Options {
     /// Returns the options for a task with a known id.
-    pub(super) fn of(task: &str, file: &str, follow: bool, master: &MasterFlag) -> Self {
+    pub(super) fn from_task(task: &str, file: &str, follow: bool, master: &MasterFlag) -> Self {
         Self {
             task: task.to_owned(),
             file: file.to_owned(),
@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         .iter()
         .find(|agent| text(agent, "id") == text(&task, "slave_id"))
         .with_context(|| format!("the agent of task {:?} is not registered now", options.task))?;
-    let address = AgentAddress::of(agent).with_context(|| {
+    let address = AgentAddress::from_agent(agent).with_context(|| {
         format!(
             "the master does not say where agent {} is",
             text(agent, "id")

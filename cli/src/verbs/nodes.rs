@@ -71,7 +71,7 @@ enum DrainProgress {
 
 impl DrainProgress {
     /// Returns the progress of one agent in `/slaves`; `mark_gone` if draining also marks it gone.
-    fn of(listed: &Value, id: &str, mark_gone: bool) -> Self {
+    fn from_listed(listed: &Value, id: &str, mark_gone: bool) -> Self {
         let find = |list| items(listed, list).iter().find(|one| text(one, "id") == id);
         if let Some(agent) = find("slaves") {
             let state = agent.pointer("/drain_info/state").and_then(Value::as_str);
@@ -99,7 +99,11 @@ impl DrainProgress {
 
     fn ask(master: &str, id: &str, mark_gone: bool) -> anyhow::Result<Self> {
         let path = format!("/slaves?slave_id={}", server::encoded(id));
-        Ok(Self::of(&server::get_json(master, &path)?, id, mark_gone))
+        Ok(Self::from_listed(
+            &server::get_json(master, &path)?,
+            id,
+            mark_gone,
+        ))
     }
 }
 
@@ -470,13 +474,16 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                DrainProgress::of(&listed, "S1", false),
+                DrainProgress::from_listed(&listed, "S1", false),
                 expected,
                 "{listed}"
             );
         }
         let gone = json!({"slaves": [], "gone_slaves": [{"id": "S1"}]});
-        assert_eq!(DrainProgress::of(&gone, "S1", true), DrainProgress::Ended);
+        assert_eq!(
+            DrainProgress::from_listed(&gone, "S1", true),
+            DrainProgress::Ended
+        );
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Holder {
     }
 
     /// Returns the resources reserved to the role that are no volumes.
-    fn of<'a>(&'a self, role: &'a Role) -> impl Iterator<Item = &'a Resource> {
+    fn reserved_for<'a>(&'a self, role: &'a Role) -> impl Iterator<Item = &'a Resource> {
         self.reserved
             .iter()
             .filter(move |one| !one.is_persistent_volume() && one.is_reserved_to(role))
@@ -66,7 +66,9 @@ impl Holder {
         role: &Role,
         reserver: &Reserver<'_>,
     ) -> anyhow::Result<Option<Vec<Reservation>>> {
-        let all = self.of(role).filter(|one| one.name() == requested.name());
+        let all = self
+            .reserved_for(role)
+            .filter(|one| one.name() == requested.name());
         let mut stacks: Vec<&[Reservation]> = Vec::new();
         for stack in all.map(Resource::reservations) {
             if !stacks.contains(&stack) {
@@ -145,7 +147,7 @@ impl Holder {
 
     /// Returns the role's reservations on the agent, in words.
     pub(super) fn describe(&self, role: &Role) -> String {
-        let parts = self.of(role).map(|one| {
+        let parts = self.reserved_for(role).map(|one| {
             let reserver = one
                 .reservation()
                 .and_then(|top| top.principal.clone())

@@ -55,7 +55,7 @@ impl Scheduler {
                 framework_info,
                 ..call::Subscribe::default()
             }),
-            ..of(call::Type::Subscribe)
+            ..empty_call(call::Type::Subscribe)
         };
         let mut subscription =
             server::subscribe::<Call, Event>(masters, "/api/v1/scheduler", &subscribe).await?;
@@ -113,7 +113,7 @@ impl Scheduler {
         };
         self.send(Call {
             accept: Some(accept),
-            ..of(call::Type::Accept)
+            ..empty_call(call::Type::Accept)
         })
         .await
     }
@@ -125,7 +125,7 @@ impl Scheduler {
         });
         self.attempt(Call {
             decline: Some(call::Decline { offer_ids, filters }),
-            ..of(call::Type::Decline)
+            ..empty_call(call::Type::Decline)
         })
         .await;
     }
@@ -153,7 +153,7 @@ impl Scheduler {
         };
         self.attempt(Call {
             kill: Some(kill),
-            ..of(call::Type::Kill)
+            ..empty_call(call::Type::Kill)
         })
         .await
     }
@@ -175,7 +175,7 @@ impl Scheduler {
         };
         self.attempt(Call {
             acknowledge: Some(acknowledge),
-            ..of(call::Type::Acknowledge)
+            ..empty_call(call::Type::Acknowledge)
         })
         .await;
     }
@@ -247,7 +247,7 @@ async fn next(stream: &mut EventStream<Event>, patience: Duration) -> anyhow::Re
     event?.context("the master ended the stream")
 }
 
-fn of(kind: call::Type) -> Call {
+fn empty_call(kind: call::Type) -> Call {
     Call {
         r#type: Some(kind.into()),
         ..Call::default()

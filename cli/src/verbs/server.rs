@@ -58,7 +58,7 @@ pub(super) struct AgentAddress {
 
 impl AgentAddress {
     /// Returns the address of an agent in `/slaves`.
-    pub(super) fn of(agent: &Value) -> Option<Self> {
+    pub(super) fn from_agent(agent: &Value) -> Option<Self> {
         let text = |key| agent.get(key).and_then(Value::as_str);
         let (_, address) = text("pid")?.rsplit_once('@')?;
         Some(Self {

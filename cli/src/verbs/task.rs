@@ -76,7 +76,7 @@ fn show_once(options: &Options) -> anyhow::Result<()> {
     let agent = items(&agents, "slaves")
         .iter()
         .find(|agent| text(agent, "id") == text(&task, "slave_id"));
-    let on_agent = match agent.and_then(AgentAddress::of) {
+    let on_agent = match agent.and_then(AgentAddress::from_agent) {
         None => OnAgent::unknown("its agent is not registered now"),
         Some(address) => ask_agent(&address, &task, options.lines),
     };

@@ -46,7 +46,7 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    fn of(status: &v1::TaskStatus) -> Self {
+    fn from_status(status: &v1::TaskStatus) -> Self {
         Self {
             reason: status.reason.map(|_| status.reason().as_str_name()),
             message: status.message.clone().filter(|text| !text.is_empty()),
@@ -68,7 +68,10 @@ pub(super) fn statuses(master: &str) -> anyhow::Result<HashMap<Key, Vec<Standing
     Ok(tasks
         .map(|task| {
             let key = (task.framework_id.value, task.task_id.value);
-            (key, task.statuses.iter().map(Standing::of).collect())
+            (
+                key,
+                task.statuses.iter().map(Standing::from_status).collect(),
+            )
         })
         .collect())
 }

@@ -94,7 +94,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 fn asked(listed: &Value) -> (Vec<(String, AgentAddress)>, usize) {
     let all = items(listed, "slaves");
     let asked = all.iter().take(AGENTS_MAX);
-    let asked = asked.filter_map(|agent| Some((text(agent, "id"), AgentAddress::of(agent)?)));
+    let asked =
+        asked.filter_map(|agent| Some((text(agent, "id"), AgentAddress::from_agent(agent)?)));
     (asked.collect(), all.len().saturating_sub(AGENTS_MAX))
 }
 

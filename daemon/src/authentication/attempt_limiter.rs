@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     fn network(number: u32) -> Source {
-        Source::Network(Network::of(IpAddr::from(number.to_be_bytes())))
+        Source::Network(Network::from_address(IpAddr::from(number.to_be_bytes())))
     }
 
     /// Makes wrong claims, one after another; returns the number of grants.

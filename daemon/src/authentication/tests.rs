@@ -37,7 +37,10 @@ fn write(dir: &TempDir, name: &str, text: &str, mode: u32) -> std::path::PathBuf
 }
 
 fn people() -> String {
-    format!("ada {}", SecretHash::of(b"wonder", [1; 16]).unwrap())
+    format!(
+        "ada {}",
+        SecretHash::from_secret(b"wonder", [1; 16]).unwrap()
+    )
 }
 
 fn refusal(settings: Settings) -> String {
@@ -291,7 +294,7 @@ async fn broken_credentials_keep_the_previous_ones() {
         "an authenticated client keeps its rules"
     );
     assert_ne!(after.approver.version(), before.approver.version());
-    let bob = SecretHash::of(b"builder", [2; 16]).unwrap();
+    let bob = SecretHash::from_secret(b"builder", [2; 16]).unwrap();
     write(&dir, "people", &format!("bob {bob}"), 0o600);
     authentication.rules.exchange_credentials().unwrap();
     assert!(authenticate("ada", "wonder").await.is_err());

@@ -1,6 +1,6 @@
 //! The encoding of a request's body: gzip, which is inflated here, or none.
 //!
-//! Entered through [`Encoding::of`] and [`inflate`]. Invariant: the inflated bytes in memory never exceed the limit and
+//! Entered through [`Encoding::from_headers`] and [`inflate`]. Invariant: the inflated bytes in memory never exceed the limit and
 //! were charged before, whatever the body claims.
 
 use std::io::{self, BufRead, ErrorKind, Read};
@@ -41,7 +41,7 @@ impl Encoding {
     /// # Errors
     ///
     /// When there is an unsupported encoding, or more than one.
-    pub fn of(headers: &HeaderMap) -> Result<Self, BodyError> {
+    pub fn from_headers(headers: &HeaderMap) -> Result<Self, BodyError> {
         let mut encoding = Self::Identity;
         let values = headers.get_all(header::CONTENT_ENCODING).into_iter();
         let values = values.filter_map(|value| value.to_str().ok());
@@ -71,7 +71,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn of(body: &'a [u8]) -> Self {
+    fn from_body(body: &'a [u8]) -> Self {
         Self {
             rest: body,
             left: COMPRESSED_PART_BYTES,
@@ -120,7 +120,7 @@ pub(super) async fn inflate(
     if body.is_empty() {
         return Ok(Bytes::new());
     }
-    let mut decoder = GzDecoder::new(Parts::of(body));
+    let mut decoder = GzDecoder::new(Parts::from_body(body));
     let mut whole = Vec::new();
     let mut part = vec![0; PART_BYTES];
     loop {

@@ -30,7 +30,7 @@ const ANSWER_ALLOWED: Duration = Duration::from_secs(5);
 pub(crate) struct Network(IpAddr);
 
 impl Network {
-    pub(crate) fn of(address: IpAddr) -> Self {
+    pub(crate) fn from_address(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) if !address.is_loopback() => {
                 let prefix = address.to_bits() & (u128::MAX << 64);
@@ -62,14 +62,14 @@ struct Source {
 }
 
 impl Source {
-    fn of(address: IpAddr, owner: Option<SocketOwner>) -> Self {
+    fn from_address(address: IpAddr, owner: Option<SocketOwner>) -> Self {
         match owner {
             Some(owner) => Self {
                 tenant: Tenant::User(owner.uid),
                 group: owner.cgroup,
             },
             None => Self {
-                tenant: Tenant::Network(Network::of(address)),
+                tenant: Tenant::Network(Network::from_address(address)),
                 group: None,
             },
         }
@@ -424,7 +424,7 @@ impl Admission {
         owner: Option<SocketOwner>,
         now: Instant,
     ) -> Option<ConnectionSlot> {
-        let source = Source::of(address, owner);
+        let source = Source::from_address(address, owner);
         let mut table = self.table();
         let unauthenticated_max = self.limits.unauthenticated_max;
         let is_crowded = source.is_limited() && table.count(source.tenant) >= unauthenticated_max;
@@ -854,10 +854,10 @@ mod tests {
             ("2001:db8::1", "2001:db8:0:1::1", false),
             ("::1", "::2", false),
         ] {
-            let is_one = Network::of(ip(one)) == Network::of(ip(other));
+            let is_one = Network::from_address(ip(one)) == Network::from_address(ip(other));
             assert_eq!(is_one, is_same, "{one} {other}");
         }
-        assert!(Network::of(ip("::ffff:127.0.0.1")).is_loopback());
-        assert!(Network::of(ip("::1")).is_loopback());
+        assert!(Network::from_address(ip("::ffff:127.0.0.1")).is_loopback());
+        assert!(Network::from_address(ip("::1")).is_loopback());
     }
 }

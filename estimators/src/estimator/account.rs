@@ -139,7 +139,7 @@ pub(super) struct Account {
 
 impl Account {
     /// The account of a resource; `None` if the capacity is unknown.
-    pub(super) fn of(
+    pub(super) fn from_kind(
         kind: Kind,
         sample: &UsageSample,
         meter: &Meter,

@@ -46,7 +46,7 @@ impl ResourceEstimator for Fixed {
 
     fn estimate(&mut self, sample: &UsageSample, gate: Gate) -> Estimate {
         match gate {
-            Gate::Open => Estimate::of(rest(&self.total, sample)),
+            Gate::Open => Estimate::from_oversubscribable(rest(&self.total, sample)),
             // Mesos's own controller never closes the gate, so this never happens with it.
             Gate::Closed => Estimate::nothing("a detector says stop"),
         }

@@ -169,7 +169,7 @@ impl ResourceEstimator for NSigma {
         let now = self.last.map_or(sample.at, |last| last.max(sample.at));
         let shut = gate_is_shut(&mut self.shaper, now, gate);
         let of = |total| {
-            Estimate::of(
+            Estimate::from_oversubscribable(
                 headroom(Kind::Cpus, sample, total)
                     .into_iter()
                     .collect::<Resources>(),
@@ -183,7 +183,7 @@ impl ResourceEstimator for NSigma {
         self.last = Some(now);
         self.meter.observe(sample);
         let reserved = self.config.reserved_cpus;
-        let Some(account) = Account::of(Kind::Cpus, sample, &self.meter, reserved) else {
+        let Some(account) = Account::from_kind(Kind::Cpus, sample, &self.meter, reserved) else {
             return Estimate::nothing("the capacity of cpus is not known");
         };
         // The executors known well enough for the statistics, and those that count at their limit.

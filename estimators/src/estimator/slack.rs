@@ -242,7 +242,7 @@ impl Slack {
     ) -> Option<ModelForecast> {
         let model = self.models.get_mut(index)?;
         let reserved = self.config.reserved(model.kind);
-        let account = Account::of(model.kind, sample, &self.meter, reserved)?;
+        let account = Account::from_kind(model.kind, sample, &self.meter, reserved)?;
         let now = sample.at;
         for regular in &account.regular {
             if let Reading::Fresh(used) = regular.used {
@@ -321,7 +321,7 @@ impl ResourceEstimator for Slack {
                 gate,
             );
         }
-        let mut estimate = Estimate::of(Resources::new());
+        let mut estimate = Estimate::from_oversubscribable(Resources::new());
         let mut free = Resources::new();
         if stale {
             for model in &self.models {

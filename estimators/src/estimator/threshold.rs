@@ -109,7 +109,7 @@ impl ResourceEstimator for Threshold {
         }
         match self.overloaded(sample) {
             Some(because) => Estimate::nothing(&because),
-            None => Estimate::of(rest(&self.config.resources, sample)),
+            None => Estimate::from_oversubscribable(rest(&self.config.resources, sample)),
         }
     }
 }

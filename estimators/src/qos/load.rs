@@ -110,7 +110,7 @@ impl QosController for LoadController {
             revocable.map(move |container| Correction {
                 // As in Mesos, the correction names the executor and not its container.
                 container: None,
-                ..Correction::of(container, Action::Kill, why.clone())
+                ..Correction::from_container(container, Action::Kill, why.clone())
             })
         });
         Assessment {

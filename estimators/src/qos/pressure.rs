@@ -314,7 +314,7 @@ impl PressureController {
         self.last_freeze = Some(at);
         let freeze = |candidate: &Candidate<'_>| {
             self.frozen.insert(candidate.container.key(), at);
-            Correction::of(candidate.container, Action::Freeze, need.explain(candidate))
+            Correction::from_container(candidate.container, Action::Freeze, need.explain(candidate))
         };
         chosen.iter().map(freeze).collect()
     }
@@ -326,7 +326,7 @@ impl PressureController {
             .map(|candidate| candidate.container.framework.clone());
         let kill = |candidate: &Candidate<'_>| {
             self.frozen.remove(&candidate.container.key());
-            Correction::of(candidate.container, Action::Kill, need.explain(candidate))
+            Correction::from_container(candidate.container, Action::Kill, need.explain(candidate))
         };
         chosen.iter().map(kill).collect()
     }
@@ -349,7 +349,7 @@ impl PressureController {
             let threshold = self.config.cpu_util_throttle;
             let share = used.rest / used.capacity;
             let why = Explanation::over(self.cpu_util.name(), share, threshold, Unit::Share);
-            return Some(Correction::of(container, Action::Thaw, why));
+            return Some(Correction::from_container(container, Action::Thaw, why));
         }
         let held = at.saturating_since(since);
         let cool_down = self.config.cool_down(false);
@@ -364,7 +364,7 @@ impl PressureController {
         self.frozen.remove(&key);
         let (held, max) = (held.as_secs_f64(), self.config.freeze_max.as_secs_f64());
         let why = Explanation::over("frozen", held, max, Unit::Seconds);
-        Some(Correction::of(container, Action::Kill, why))
+        Some(Correction::from_container(container, Action::Kill, why))
     }
 
     /// Adopts frozen containers after a restart. Forgets those that are gone, and those that the agent thawed so that they can

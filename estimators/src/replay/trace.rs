@@ -114,7 +114,7 @@ impl Trace {
         let step = step_of(&times)?;
         let (limits, scale) = match (own_limits, limits) {
             (Some(own), _) => (own, 1.0),
-            (None, Some(limits)) => Limits::parse(limits)?.of(&names)?,
+            (None, Some(limits)) => Limits::parse(limits)?.for_tasks(&names)?,
             (None, None) => return Err(TraceError::NoLimit(names.join(","))),
         };
         let tasks = names
@@ -233,7 +233,7 @@ impl<'a> Limits<'a> {
         Ok(Self { rows, scale })
     }
 
-    fn of(&self, tasks: &[&str]) -> Result<(Vec<f64>, f64), TraceError> {
+    fn for_tasks(&self, tasks: &[&str]) -> Result<(Vec<f64>, f64), TraceError> {
         let find = |task: &&str| {
             let row = self.rows.iter().find(|(name, _)| name == task);
             row.map(|(_, limit)| *limit)

@@ -273,7 +273,7 @@ impl Destroy {
     }
 
     fn freezer(&self) -> Option<PathBuf> {
-        let group = self.groups.of(Controller::Freezer)?;
+        let group = self.groups.get(Controller::Freezer)?;
         (group.version == Version::V1 && group.dir.exists()).then(|| group.dir.to_path_buf())
     }
 

@@ -256,7 +256,7 @@ impl GroupDir {
 
 impl Groups {
     /// The folder of a controller's knobs, and its version.
-    pub fn of(&self, controller: Controller) -> Option<&GroupDir> {
+    pub fn get(&self, controller: Controller) -> Option<&GroupDir> {
         let controls = |group: &&GroupDir| group.controllers.contains(&controller);
         self.dirs
             .iter()
@@ -357,7 +357,7 @@ impl Groups {
             controller, file, ..
         } = *write;
         let group = self
-            .of(controller)
+            .get(controller)
             .ok_or(KnobError::NoGroup { controller, file })?;
         let written = match group.version {
             Version::V1 => v1::write(&group.dir, write),
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(groups.v1_dirs(), expected);
         assert_eq!(groups.leaf(), None);
         assert_eq!(
-            *groups.of(Controller::Cpuacct).expect("there").dir,
+            *groups.get(Controller::Cpuacct).expect("there").dir,
             *at("cpu_cpuacct")
         );
     }
@@ -447,7 +447,7 @@ mod tests {
         let groups = layout(&host).container(&name("c"));
         assert_eq!(groups.dirs.len(), 6);
         assert_eq!(
-            groups.of(Controller::Memory).expect("there").version,
+            groups.get(Controller::Memory).expect("there").version,
             Version::V1
         );
         assert_eq!(
@@ -466,11 +466,11 @@ mod tests {
         );
         let groups = layout(&host).container(&name("c"));
         assert_eq!(
-            groups.of(Controller::Cpu).expect("there").version,
+            groups.get(Controller::Cpu).expect("there").version,
             Version::V1
         );
         assert_eq!(
-            groups.of(Controller::Memory).expect("there").version,
+            groups.get(Controller::Memory).expect("there").version,
             Version::V2
         );
     }
@@ -483,7 +483,7 @@ mod tests {
         let groups = layout.container(&name("c"));
         assert_eq!(groups.dirs.len(), 1);
         for controller in NEEDED {
-            assert!(groups.of(controller).is_some(), "{controller:?}");
+            assert!(groups.get(controller).is_some(), "{controller:?}");
         }
         assert!(layout.supervisor_tasks().is_empty());
         let group = dir.path().join("unified/meseta/i1/.supervisors");

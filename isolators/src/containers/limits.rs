@@ -133,7 +133,7 @@ impl Containers {
         demand: &Demand,
     ) -> Result<Shrink, ContainerError> {
         let groups = self.groups(name);
-        let Some(group) = groups.of(Controller::Memory) else {
+        let Some(group) = groups.get(Controller::Memory) else {
             return Ok(Shrink::NotLower);
         };
         if !group.dir.exists() {
@@ -218,14 +218,14 @@ impl Containers {
     /// [`Containers::limitation`] is complete. Version 1 sends an event when memory has run out, and counts a kill later.
     pub fn counts_oom_kills_first(&self, name: &ContainerName) -> bool {
         let groups = self.groups(name);
-        let memory = groups.of(Controller::Memory);
+        let memory = groups.get(Controller::Memory);
         memory.is_some_and(|group| group.version == Version::V2)
     }
 
     /// The number of out-of-memory kills in the container; `None` if the kernel does not count them.
     pub fn oom_kills(&self, name: &ContainerName) -> io::Result<Option<u64>> {
         let groups = self.groups(name);
-        let group = groups.of(Controller::Memory);
+        let group = groups.get(Controller::Memory);
         group.map_or(Ok(None), oom_kills_within)
     }
 
@@ -236,8 +236,8 @@ impl Containers {
         limited: &ContainerName,
     ) -> io::Result<Option<u64>> {
         let (nested, around) = (self.groups(name), self.groups(limited));
-        let memory = nested.of(Controller::Memory);
-        let Some((nested, around)) = memory.zip(around.of(Controller::Memory)) else {
+        let memory = nested.get(Controller::Memory);
+        let Some((nested, around)) = memory.zip(around.get(Controller::Memory)) else {
             return Ok(None);
         };
         oom_kills_of_nested(nested, around)
@@ -347,7 +347,7 @@ fn create(
 fn compared(groups: &Groups, requested: &[KnobWrite]) -> Result<Vec<Drift>, KnobError> {
     let mut unread = None;
     let found = drifts(requested, |write| {
-        let group = groups.of(write.controller)?;
+        let group = groups.get(write.controller)?;
         let text = control_text(&group.dir, write.file);
         text.unwrap_or_else(|source| {
             let path = group.dir.join(write.file);

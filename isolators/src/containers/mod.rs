@@ -140,7 +140,7 @@ impl Containers {
         let runtime_dir = options.runtime_dir;
         // No session outlives its agent. A leftover blocks only a session of the same name.
         let _ = again(|| fs::remove_dir_all(runtime_dir.join(SESSIONS_DIR)));
-        let protection = Protection::of(&layout);
+        let protection = Protection::from_layout(&layout);
         match launcher {
             Ok(launcher) => Ok(Self {
                 host,
@@ -316,7 +316,7 @@ impl Containers {
         };
         let groups = self.groups(limited);
         let (Some(memory), Some(oom_kills)) = (
-            groups.of(Controller::Memory),
+            groups.get(Controller::Memory),
             kills.filter(|kills| *kills > 0),
         ) else {
             return Ok(None);

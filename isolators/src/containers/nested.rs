@@ -99,7 +99,7 @@ impl Containers {
     /// be read.
     pub fn has_own_memory_limit(&self, name: &ContainerName) -> io::Result<bool> {
         let groups = self.groups(name);
-        match groups.of(Controller::Memory) {
+        match groups.get(Controller::Memory) {
             _ if name.nesting().is_none() => Ok(true),
             Some(group) => Ok(matches!(limit_in_force(group)?, Some(Limit::At(_)))),
             None => Ok(false),
@@ -118,7 +118,7 @@ impl Containers {
     /// nested groups may have limits of their own.
     pub(super) fn is_partial_oom(&self, name: &ContainerName) -> io::Result<bool> {
         let groups = self.groups(name);
-        let group = groups.of(Controller::Memory);
+        let group = groups.get(Controller::Memory);
         let Some(group) = group.filter(|group| group.version == Version::V2) else {
             return Ok(false);
         };
@@ -146,7 +146,7 @@ impl Containers {
             Ok(Some(_)) | Err(_) => {
                 usage.clear_local();
                 // Otherwise the outer groups count them too.
-                if source.groups.of(Controller::Pids).is_none() {
+                if source.groups.get(Controller::Pids).is_none() {
                     usage.pids.threads = None;
                 }
             }

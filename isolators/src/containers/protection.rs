@@ -40,7 +40,7 @@ struct Protected {
 }
 
 impl Protection {
-    pub(super) fn of(layout: &Layout) -> Self {
+    pub(super) fn from_layout(layout: &Layout) -> Self {
         let folders = layout.unified_mount().and_then(|mount| {
             let below = |dirs: Vec<PathBuf>| dirs.into_iter().find(|dir| dir.starts_with(mount));
             let root = layout.unified_root()?;
@@ -59,7 +59,7 @@ impl Protection {
 
     /// Records a new or changed container.
     pub(super) fn note(&self, name: &ContainerName, groups: &Groups) {
-        let group = groups.of(Controller::Memory);
+        let group = groups.get(Controller::Memory);
         let group = group.filter(|group| group.version == Version::V2);
         let (Some(folders), Some(group), None) = (&self.folders, group, name.nesting()) else {
             return;

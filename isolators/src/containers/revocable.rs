@@ -34,7 +34,7 @@ const LOWER_ATTEMPTS: u32 = 5;
 /// Gives the parent of revocable containers its weight.
 pub(super) fn prepare(layout: &Layout, low_priority: bool) -> Result<(), KnobError> {
     let groups = layout.revocable();
-    let Some(group) = groups.of(Controller::Cpu) else {
+    let Some(group) = groups.get(Controller::Cpu) else {
         return Ok(());
     };
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
@@ -62,7 +62,7 @@ pub(super) fn prepare(layout: &Layout, low_priority: bool) -> Result<(), KnobErr
 /// The lowest quota above a container's group on v1, in our period: the kernel refuses a higher quota below it, even if
 /// groups in between have none.
 pub(super) fn ceiling(groups: &Groups) -> Option<u64> {
-    let group = groups.of(Controller::Cpu)?;
+    let group = groups.get(Controller::Cpu)?;
     if group.version != Version::V1 {
         return None;
     }
@@ -106,7 +106,7 @@ impl Containers {
     /// [`Containers::update`]. False without groups to throttle.
     pub fn throttle_revocable(&self, cpus_millis: Option<u64>) -> Result<bool, KnobError> {
         let groups = self.layout.revocable();
-        let Some(group) = groups.of(Controller::Cpu) else {
+        let Some(group) = groups.get(Controller::Cpu) else {
             return Ok(false);
         };
         let quota = cpus_millis.map(|millis| (PERIOD_US * millis / 1000).max(QUOTA_MIN_US));
@@ -138,7 +138,7 @@ impl Containers {
     /// `None` lifts the limit. The containers keep unreclaimable memory. False where the kernel does not support it.
     pub fn limit_revocable_memory(&self, bytes: Option<u64>) -> Result<bool, KnobError> {
         let groups = self.layout.revocable();
-        let Some(group) = groups.of(Controller::Memory) else {
+        let Some(group) = groups.get(Controller::Memory) else {
             return Ok(false);
         };
         groups.write(&memory_ceiling(group, bytes))?;
@@ -149,7 +149,7 @@ impl Containers {
     /// before; a container that an operator has frozen stays frozen. False without a group to freeze.
     pub fn freeze(&self, name: &ContainerName, frozen: bool) -> Result<bool, ContainerError> {
         let groups = self.groups(name);
-        let Some(group) = groups.of(Controller::Freezer) else {
+        let Some(group) = groups.get(Controller::Freezer) else {
             return Ok(false);
         };
         if !group.dir.exists() {
@@ -191,7 +191,7 @@ impl Containers {
     /// Whether a container is frozen; `None` if that is unknown.
     pub fn is_frozen(&self, name: &ContainerName) -> Option<bool> {
         let groups = self.groups(name);
-        let group = groups.of(Controller::Freezer)?;
+        let group = groups.get(Controller::Freezer)?;
         match group.version {
             Version::V1 => Some(read_text(&group.dir, "freezer.state")?.trim() != "THAWED"),
             Version::V2 => Some(number(&group.dir, "cgroup.freeze")? == 1),

@@ -22,7 +22,7 @@ impl Isolator for Blkio {
     }
 
     fn usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
-        let Some(group) = source.groups.of(Controller::Blkio).filter(|_| source.all) else {
+        let Some(group) = source.groups.get(Controller::Blkio).filter(|_| source.all) else {
             return;
         };
         usage.io = match group.version {
@@ -44,7 +44,7 @@ impl Isolator for Blkio {
     }
 
     fn local_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
-        let group = source.groups.of(Controller::Blkio);
+        let group = source.groups.get(Controller::Blkio);
         if let Some(group) = group.filter(|group| group.version == Version::V1) {
             usage.io = io_v1(source, group);
         }

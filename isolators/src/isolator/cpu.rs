@@ -107,7 +107,7 @@ impl Cpu {
 
     /// Counts processes and threads in the group itself, if enabled; the later `cgroups/pids` is more accurate.
     fn count(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
-        let group = source.groups.of(Controller::Cpu);
+        let group = source.groups.get(Controller::Cpu);
         let Some(group) = group.filter(|_| self.counts && source.all) else {
             return;
         };
@@ -135,7 +135,7 @@ impl Isolator for Cpu {
     }
 
     fn observe(&self, groups: &Groups, observed: &mut Observed) {
-        let group = groups.of(Controller::Cpu);
+        let group = groups.get(Controller::Cpu);
         let limit =
             |group: &GroupDir| limit_cpus(group.version, |file| read_text(&group.dir, file));
         observed.cpu_quota = group.and_then(limit).is_some();
@@ -143,7 +143,7 @@ impl Isolator for Cpu {
     }
 
     fn plan(&self, demand: &Demand, groups: &Groups, observed: &Observed) -> Vec<KnobWrite> {
-        let Some(group) = groups.of(Controller::Cpu) else {
+        let Some(group) = groups.get(Controller::Cpu) else {
             return Vec::new();
         };
         let write = |file, value: String| KnobWrite::new(Controller::Cpu, file, value);
@@ -174,11 +174,11 @@ impl Isolator for Cpu {
 
     fn usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
         let groups = source.groups;
-        times(source, groups.of(Controller::Cpuacct), usage);
-        throttling(source, groups.of(Controller::Cpu), usage);
+        times(source, groups.get(Controller::Cpuacct), usage);
+        throttling(source, groups.get(Controller::Cpu), usage);
         self.count(source, usage);
         if source.all {
-            usage.cpu.limit_cpus = groups.of(Controller::Cpu).and_then(|group| {
+            usage.cpu.limit_cpus = groups.get(Controller::Cpu).and_then(|group| {
                 let text = |file| source.read(group, file, |text| Some(text.to_owned()));
                 limit_cpus(group.version, text)
             });
@@ -190,7 +190,7 @@ impl Isolator for Cpu {
 
     /// The throttling figures. The outer groups count time too, but each version counts throttling only at the quota.
     fn local_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
-        throttling(source, source.groups.of(Controller::Cpu), usage);
+        throttling(source, source.groups.get(Controller::Cpu), usage);
         self.count(source, usage);
     }
 }

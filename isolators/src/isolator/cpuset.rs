@@ -33,7 +33,7 @@ impl Isolator for Cpuset {
 
     /// The names are the same on both versions.
     fn plan(&self, _demand: &Demand, groups: &Groups, _observed: &Observed) -> Vec<KnobWrite> {
-        if groups.of(Controller::Cpuset).is_none() {
+        if groups.get(Controller::Cpuset).is_none() {
             return Vec::new();
         }
         // Memory nodes first: v1 refuses processors without them.

@@ -56,7 +56,7 @@ impl Isolator for Devices {
 
     /// Plans only for a new group: the list does not depend on the demand, and v1 never widens it again.
     fn plan(&self, _demand: &Demand, groups: &Groups, observed: &Observed) -> Vec<KnobWrite> {
-        let (Some(group), true) = (groups.of(Controller::Devices), observed.fresh) else {
+        let (Some(group), true) = (groups.get(Controller::Devices), observed.fresh) else {
             return Vec::new();
         };
         let write = |file, value: String| KnobWrite::new(Controller::Devices, file, value);
@@ -77,7 +77,7 @@ impl Isolator for Devices {
 
     fn apply(&self, groups: &Groups, plan: &[KnobWrite]) -> Result<(), KnobError> {
         for write in plan {
-            let group = groups.of(Controller::Devices);
+            let group = groups.get(Controller::Devices);
             let Some(group) = group.filter(|_| write.file == PROGRAM) else {
                 groups.write(write)?;
                 continue;

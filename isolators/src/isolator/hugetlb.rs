@@ -36,7 +36,7 @@ impl Isolator for Hugetlb {
 
     fn plan(&self, _demand: &Demand, groups: &Groups, observed: &Observed) -> Vec<KnobWrite> {
         let (Some(group), Some(limit), true) = (
-            groups.of(Controller::Hugetlb),
+            groups.get(Controller::Hugetlb),
             self.limit_bytes,
             observed.fresh,
         ) else {

@@ -152,14 +152,14 @@ impl Isolator for Memory {
     }
 
     fn observe(&self, groups: &Groups, observed: &mut Observed) {
-        let Some(group) = groups.of(Controller::Memory) else {
+        let Some(group) = groups.get(Controller::Memory) else {
             return;
         };
         observed.memory_limit = limit_in_force(group).unwrap_or_default();
     }
 
     fn plan(&self, demand: &Demand, groups: &Groups, observed: &Observed) -> Vec<KnobWrite> {
-        match groups.of(Controller::Memory).map(|group| group.version) {
+        match groups.get(Controller::Memory).map(|group| group.version) {
             Some(Version::V1) => self.plan_v1(demand, observed),
             Some(Version::V2) => self.plan_v2(demand, observed),
             None => Vec::new(),
@@ -172,7 +172,7 @@ impl Isolator for Memory {
     }
 
     fn watch(&self, groups: &Groups) -> io::Result<Option<LimitEvent>> {
-        let Some(group) = groups.of(Controller::Memory) else {
+        let Some(group) = groups.get(Controller::Memory) else {
             return Ok(None);
         };
         match group.version {
@@ -182,7 +182,7 @@ impl Isolator for Memory {
     }
 
     fn usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
-        let Some(group) = source.groups.of(Controller::Memory) else {
+        let Some(group) = source.groups.get(Controller::Memory) else {
             return;
         };
         match group.version {
@@ -193,7 +193,7 @@ impl Isolator for Memory {
 
     /// v1 counts a kill only in the group of the killed process.
     fn local_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
-        let group = source.groups.of(Controller::Memory);
+        let group = source.groups.get(Controller::Memory);
         if let Some(group) = group.filter(|group| group.version == Version::V1) {
             usage.memory.oom_kills = oom_kills_v1(source, group);
         }

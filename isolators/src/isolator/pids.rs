@@ -32,7 +32,7 @@ impl Isolator for Pids {
     }
 
     fn plan(&self, demand: &Demand, groups: &Groups, observed: &Observed) -> Vec<KnobWrite> {
-        if groups.of(Controller::Pids).is_none() {
+        if groups.get(Controller::Pids).is_none() {
             return Vec::new();
         }
         let limit = demand.pids_limit.or(self.options.pids_limit.map(Limit::At));
@@ -46,7 +46,7 @@ impl Isolator for Pids {
     }
 
     fn usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
-        let Some(group) = source.groups.of(Controller::Pids) else {
+        let Some(group) = source.groups.get(Controller::Pids) else {
             return;
         };
         usage.pids.threads = source.number(group, "pids.current");
@@ -58,7 +58,7 @@ impl Isolator for Pids {
     }
 
     fn local_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
-        let Some(group) = source.groups.of(Controller::Pids) else {
+        let Some(group) = source.groups.get(Controller::Pids) else {
             return;
         };
         // The outer groups count them, whatever `cgroups/cpu` has counted in this group alone.

@@ -153,7 +153,7 @@ fn task_is_in_its_own_cgroups(test_node: &TestNode) -> Result<(), Failed> {
     // Groups of disabled isolators are those of the agent.
     let v1 = v1.filter(|one| {
         groups
-            .of(**one)
+            .get(**one)
             .is_some_and(|group| group.version == Version::V1)
     });
     let expected = format!("/{}/agent/c", test_node.root().display());

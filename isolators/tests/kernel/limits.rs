@@ -223,7 +223,7 @@ fn what_others_do_to_its_processes_is_found(test_node: &TestNode) -> Result<(), 
     kill(supervisor, Signal::SIGCONT)?;
     test_node.eventually("one that goes on", || !look().supervisor_stopped)?;
     let groups = test_node.groups(&spec.name);
-    let memory = groups.of(Controller::Memory).ok_or("no group")?;
+    let memory = groups.get(Controller::Memory).ok_or("no group")?;
     let instance = memory.dir.parent().ok_or("no instance")?;
     let move_to =
         |folder: &Path| std::fs::write(folder.join("cgroup.procs"), launched.task_pid.to_string());

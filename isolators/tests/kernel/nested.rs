@@ -91,7 +91,7 @@ fn a_kill_within_is_seen_while_the_nested_one_goes_on(test_node: &TestNode) -> R
     })?;
     if test_node
         .groups(&spec.name)
-        .of(Controller::Memory)
+        .get(Controller::Memory)
         .is_some_and(|one| one.version == Version::V1)
     {
         check!(test_node.lives(&inner)?, "the nested one ended too");

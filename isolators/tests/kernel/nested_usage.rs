@@ -45,7 +45,7 @@ const WORK: &str = "dd if=/dev/zero of=file bs=1M count=4 oflag=direct 2>/dev/nu
 /// Makes v1 count the operations on the device of a folder: it counts only where something is throttled.
 fn count_io(test_node: &TestNode, spec: &ContainerSpec, dir: &Path) -> Result<(), Failed> {
     let groups = test_node.groups(&spec.name);
-    let group = groups.of(Controller::Blkio).ok_or("no group")?;
+    let group = groups.get(Controller::Blkio).ok_or("no group")?;
     if group.version == Version::V1 {
         let device = fs::metadata(dir)?.dev();
         let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));

@@ -53,7 +53,7 @@ fn knob(
     file: &str,
 ) -> Result<String, Failed> {
     let groups = test_node.groups(&spec.name);
-    let group = groups.of(of).ok_or("no group")?;
+    let group = groups.get(of).ok_or("no group")?;
     let path = group.dir.join(file);
     let text = fs::read_to_string(&path).map_err(|error| format!("{path:?}: {error}"))?;
     Ok(text.trim().to_owned())
@@ -117,7 +117,7 @@ fn block_io_is_counted(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", command);
     let launched = test_node.launch(&spec)?;
     let groups = test_node.groups(&spec.name);
-    let group = groups.of(Controller::Blkio).ok_or("no group")?;
+    let group = groups.get(Controller::Blkio).ok_or("no group")?;
     let device = fs::metadata(test_node.sandbox())?.dev();
     let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
     if major == 0 {
@@ -487,7 +487,7 @@ fn perf_event_needs_no_hierarchy_of_its_own(test_node: &TestNode) -> Result<(), 
     test_node.open_more("cgroups/perf_event", &NodeOptions::default())?;
     let (spec, launched) = test_node.sleeper("c")?;
     let groups = test_node.groups(&spec.name);
-    let group = groups.of(Controller::PerfEvent).ok_or("no group")?;
+    let group = groups.get(Controller::PerfEvent).ok_or("no group")?;
     check!(group.dir.is_dir(), "{group:?}");
     test_node.destroy(&spec, &launched)
 }

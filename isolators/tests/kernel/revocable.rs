@@ -34,7 +34,7 @@ fn dir(
     controller: Controller,
 ) -> Result<PathBuf, Failed> {
     let groups = test_node.groups(&spec.name);
-    let group = groups.of(controller).ok_or("no group")?;
+    let group = groups.get(controller).ok_or("no group")?;
     Ok(group.dir.to_path_buf())
 }
 

@@ -107,7 +107,7 @@ fn pressure_on_memory_is_counted_by_level(test_node: &TestNode) -> Result<(), Fa
 fn the_end_of_a_memory_group_is_no_pressure(test_node: &TestNode) -> Result<(), Failed> {
     let (spec, launched) = test_node.sleeper("c")?;
     let groups = test_node.groups(&spec.name);
-    let group = groups.of(Controller::Memory).ok_or("no group")?;
+    let group = groups.get(Controller::Memory).ok_or("no group")?;
     let mut sampler = Sampler::new(DESCRIPTORS);
     let mut levels = || {
         let mut last = [None; 3];

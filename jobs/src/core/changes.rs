@@ -8,7 +8,7 @@ use crate::spec::{JobSpec, Kind, Update};
 
 /// Whether two specifications differ in nothing that a running instance depends on.
 pub(super) fn same_but_size(present: &JobSpec, spec: &JobSpec) -> bool {
-    Size::of(spec).applied(present) == *spec
+    Size::from_spec(spec).applied(present) == *spec
 }
 
 pub(super) fn update_of(spec: &JobSpec) -> Option<Update> {

@@ -181,7 +181,7 @@ impl State {
         }
         // No client requests the rollback: the job goes back with the present rights of its submitter.
         let (submitter, may_run) = record.submitter.as_ref().zip(self.may_run.as_ref())?;
-        let authority = Authority::of(&record.spec);
+        let authority = Authority::from_spec(&record.spec);
         (!may_run.allows(submitter, &authority)).then(|| {
             format!("{submitter:?}, who submitted version {version}, may no longer run it")
         })

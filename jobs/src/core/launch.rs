@@ -460,7 +460,7 @@ impl State {
             self.outbox.write_all(job.records());
         }
         self.next_ports.used(&offer.agent_id, &placement.ports);
-        offer.ports_from = self.next_ports.of(&offer.agent_id);
+        offer.ports_from = self.next_ports.for_agent(&offer.agent_id);
         let key = job.slot_key(wanted.run, wanted.index);
         let run = job.runs.entry(wanted.run).or_default();
         let slot = run.slot_mut(wanted.index);

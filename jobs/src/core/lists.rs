@@ -54,7 +54,7 @@ pub enum VolumePlace {
 }
 
 impl VolumePlace {
-    fn of(volume: &VolumeView) -> Self {
+    fn from_volume(volume: &VolumeView) -> Self {
         match volume.state {
             RELEASING => Self::Releasing(volume.volume_id.clone()),
             _ => Self::OfJob(volume.key.clone(), volume.index),
@@ -82,7 +82,7 @@ impl VolumeParts {
         is_listed: impl Fn(&VolumeView) -> bool,
     ) -> Vec<VolumeView> {
         self.is_over = part.len() < most;
-        self.behind = part.last().map(VolumePlace::of);
+        self.behind = part.last().map(VolumePlace::from_volume);
         part.retain(|volume| is_listed(volume) && self.listed.insert(volume.volume_id.clone()));
         part
     }

@@ -13,7 +13,7 @@ pub(super) struct NextPorts(BTreeMap<String, u16>);
 impl NextPorts {
     /// Notes the ports that a task has.
     pub(super) fn used(&mut self, agent_id: &str, ports: &BTreeMap<String, u16>) {
-        let from = self.of(agent_id);
+        let from = self.for_agent(agent_id);
         // The last port in turn: the lowest port follows the highest.
         let last = ports.values().max_by_key(|port| port.wrapping_sub(from));
         let Some(last) = last else {
@@ -25,7 +25,7 @@ impl NextPorts {
         self.0.insert(agent_id.to_owned(), last.wrapping_add(1));
     }
 
-    pub(super) fn of(&self, agent_id: &str) -> u16 {
+    pub(super) fn for_agent(&self, agent_id: &str) -> u16 {
         self.0.get(agent_id).copied().unwrap_or_default()
     }
 }
@@ -41,15 +41,15 @@ mod tests {
             named.collect()
         };
         let mut next = NextPorts::default();
-        assert_eq!(next.of("a"), 0);
+        assert_eq!(next.for_agent("a"), 0);
         next.used("a", &ports(&[31_000, 31_001]));
-        assert_eq!((next.of("a"), next.of("b")), (31_002, 0));
+        assert_eq!((next.for_agent("a"), next.for_agent("b")), (31_002, 0));
         next.used("a", &ports(&[31_999, 31_000]));
-        assert_eq!(next.of("a"), 31_001);
+        assert_eq!(next.for_agent("a"), 31_001);
         next.used("a", &ports(&[]));
-        assert_eq!(next.of("a"), 31_001);
+        assert_eq!(next.for_agent("a"), 31_001);
         next.used("a", &ports(&[u16::MAX]));
-        assert_eq!(next.of("a"), 0);
+        assert_eq!(next.for_agent("a"), 0);
     }
 
     #[test]

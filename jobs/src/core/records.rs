@@ -129,7 +129,7 @@ pub(super) struct Size {
 }
 
 impl Size {
-    pub(super) fn of(spec: &JobSpec) -> Self {
+    pub(super) fn from_spec(spec: &JobSpec) -> Self {
         Self {
             count: spec.count,
             priority: spec.priority,

@@ -21,7 +21,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    fn of(&self, role: &str) -> u64 {
+    fn for_role(&self, role: &str) -> u64 {
         self.by_role.get(top_of(role)).copied().unwrap_or_default()
     }
 
@@ -56,7 +56,10 @@ impl State {
         if present.is_some() && is_in_role && tasks <= its_size {
             return Ok(());
         }
-        let (of_role, others) = (sizes.of(role), sizes.all.saturating_sub(sizes.of(role)));
+        let (of_role, others) = (
+            sizes.for_role(role),
+            sizes.all.saturating_sub(sizes.for_role(role)),
+        );
         let (in_role, elsewhere) = if is_in_role {
             (its_size, 0)
         } else {

@@ -481,7 +481,7 @@ impl State {
     fn offered(&mut self, offers: Vec<Offer>) {
         for mut offer in offers {
             offer.is_remote = self.is_remote(&offer);
-            offer.ports_from = self.next_ports.of(&offer.agent_id);
+            offer.ports_from = self.next_ports.for_agent(&offer.agent_id);
             self.observe_volumes(&offer);
             self.seen.insert(offer.clone());
             let held = HeldOffer {

@@ -36,7 +36,7 @@ pub struct TaskOrder {
 pub struct NoPlace;
 
 impl TaskOrder {
-    fn of(name: &TaskName) -> Self {
+    fn from_name(name: &TaskName) -> Self {
         Self {
             run: name.run,
             index: name.index,
@@ -140,7 +140,7 @@ impl<'a> IntoIterator for &'a Tasks {
 
 impl Tasks {
     pub(super) fn insert(&mut self, id: String, task: Task) {
-        let order = TaskOrder::of(&task.name);
+        let order = TaskOrder::from_name(&task.name);
         if self.order.insert(order) {
             *self.blocks.entry(order.block()).or_default() += 1;
         }
@@ -149,7 +149,7 @@ impl Tasks {
 
     pub(super) fn remove(&mut self, id: &str) -> Option<Task> {
         let task = self.by_id.remove(id)?;
-        let order = TaskOrder::of(&task.name);
+        let order = TaskOrder::from_name(&task.name);
         if self.order.remove(&order)
             && let btree_map::Entry::Occupied(mut block) = self.blocks.entry(order.block())
         {
@@ -265,7 +265,7 @@ mod tests {
         }
         for place in tasks.places_behind(None) {
             let name = tasks.at("a", place).expect("a task").1.name.clone();
-            assert_eq!(TaskOrder::of(&name), place);
+            assert_eq!(TaskOrder::from_name(&name), place);
             assert_eq!(place.to_string().parse(), Ok(place));
             let same = |task: &Task| (task.name.run, task.name.index) == (place.run, place.index);
             let of_index: Vec<_> = tasks.of_index("a", place.run, place.index).collect();

@@ -261,7 +261,7 @@ impl State {
         let healthy_for = task.healthy_since.map(|since| at.saturating_sub(since));
         let is_proven = job.record.rollout.is_none() && job.record.stable.is_some();
         let is_new = !is_proven && name.version == job.record.target;
-        let rules = Rules::of(job, name.version);
+        let rules = Rules::from_job(job, name.version);
         let is_fault = match (end, killed) {
             (End::Failed, None | Some(KillReason::TimedOut)) => true,
             (End::Succeeded, None) => rules.retries.is_none(),
@@ -392,7 +392,7 @@ struct Rules {
 }
 
 impl Rules {
-    fn of(job: &Job, version: u64) -> Self {
+    fn from_job(job: &Job, version: u64) -> Self {
         let spec = job.spec_of(version);
         let (backoff, retries) = match spec.map(|spec| &spec.kind) {
             Some(Kind::Service(service)) => (service.restart, None),

@@ -79,8 +79,8 @@ impl Job {
                     records.extend(was_apart.then(|| key.delete()));
                 }
                 Some(apart) => {
-                    let size = Size::of(&version.spec);
-                    if Size::of(apart) != size {
+                    let size = Size::from_spec(&version.spec);
+                    if Size::from_spec(apart) != size {
                         sizes.insert(*number, size);
                     }
                     let said = present.and_then(|present| present.apart.as_ref());

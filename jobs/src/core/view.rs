@@ -161,7 +161,7 @@ pub struct Authority {
 impl Authority {
     /// Returns the authority that a job would run with, submitted or not.
     #[must_use]
-    pub fn of(spec: &JobSpec) -> Self {
+    pub fn from_spec(spec: &JobSpec) -> Self {
         Self {
             role: spec.role.clone(),
             user: spec.task.user.clone(),
@@ -303,8 +303,8 @@ impl State {
         let job = self.jobs.get(name)?;
         let stable = job.record.stable.and_then(|version| job.spec_of(version));
         Some(Authorities {
-            present: Authority::of(job.spec()?),
-            rollback: stable.map(|spec| Authority::of(spec)),
+            present: Authority::from_spec(job.spec()?),
+            rollback: stable.map(|spec| Authority::from_spec(spec)),
         })
     }
 
@@ -322,7 +322,7 @@ impl State {
         let job = self.jobs.get(name).ok_or_else(unknown)?;
         let version = job.revert_version(version)?;
         let spec = job.spec_of(version).ok_or_else(unknown)?;
-        Ok((version, Authority::of(spec)))
+        Ok((version, Authority::from_spec(spec)))
     }
 
     /// Returns a version of a job; without a number the target.

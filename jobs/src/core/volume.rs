@@ -98,7 +98,7 @@ pub(super) enum Outcome {
 
 impl Outcome {
     /// Returns the outcome of a state; `None` if the operation has not ended or its state is unavailable.
-    pub(super) fn of(state: OperationState) -> Option<Self> {
+    pub(super) fn from_state(state: OperationState) -> Option<Self> {
         match state {
             OperationState::OperationFinished => Some(Self::Done),
             OperationState::OperationFailed

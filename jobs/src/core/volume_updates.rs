@@ -155,7 +155,7 @@ impl State {
         };
         let state = OperationState::try_from(status.state).ok();
         let (Some((id, step)), Some(outcome)) =
-            (parse_operation_id(&id), state.and_then(Outcome::of))
+            (parse_operation_id(&id), state.and_then(Outcome::from_state))
         else {
             return;
         };

@@ -37,7 +37,7 @@ impl Bodies {
         body: Body,
         max: usize,
     ) -> Result<(Bytes, Charge), Reply> {
-        let share = self.0.of(caller.group());
+        let share = self.0.for_peer(caller.group());
         let read = body::read_charged(headers, body, max, &share).await;
         read.map_err(|error| match error {
             BodyError::Exhausted(_) => Reply::later(&error.to_string()),

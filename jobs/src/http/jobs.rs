@@ -122,9 +122,9 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
     let mut permitted = Vec::new();
     for mut spec in specs {
         name_user(&context, &caller, &mut spec);
-        let authority = Authority::of(&spec);
+        let authority = Authority::from_spec(&spec);
         permission::run(&caller.approver, &authority, &context.user)?;
-        let target = Target::of(&context, &caller, spec, &beside).await?;
+        let target = Target::from_context(&context, &caller, spec, &beside).await?;
         if let Some(seen) = &target.seen {
             permission::replace(&caller.approver, &authority, seen, &context.user)?;
         }
@@ -195,7 +195,8 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
     let mut spec = read_file(&context, &caller, request, file::from_text).await?;
     name_user(&context, &caller, &mut spec);
     let turn = context.turn(&caller).await?;
-    let Target { key, spec, .. } = Target::of(&context, &caller, spec, &HashSet::new()).await?;
+    let Target { key, spec, .. } =
+        Target::from_context(&context, &caller, spec, &HashSet::new()).await?;
     drop(turn);
     let place = context.changes.plan(&caller).await?;
     look_for_offers(&context, &caller, &spec.role).await?;

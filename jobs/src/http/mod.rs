@@ -204,7 +204,7 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
     }
     let standing = context.handle.standing.clone();
     let permitted = Permitted {
-        query: Query::of(request.uri()),
+        query: Query::from_uri(request.uri()),
         context,
         caller,
         request,

@@ -1,6 +1,6 @@
 //! The job that a client means: names are unique in a role, and a client knows nothing of jobs that it may not see.
 //!
-//! Entered through [`find`] for an existing job, and [`Target::of`] for a submitted job. Invariant: a job in a role that
+//! Entered through [`find`] for an existing job, and [`Target::from_context`] for a submitted job. Invariant: a job in a role that
 //! the caller may neither see nor change gets the answer of a missing job.
 
 use std::collections::HashSet;
@@ -101,13 +101,13 @@ impl Target {
     /// # Errors
     ///
     /// The caller may not run it, or names an unknown role; or a name in `after` matches several jobs.
-    pub(super) async fn of(
+    pub(super) async fn from_context(
         context: &Context,
         caller: &Caller,
         mut spec: JobSpec,
         beside: &HashSet<(String, String)>,
     ) -> Result<Self, Reply> {
-        permission::change(&caller.approver, &Authority::of(&spec))?;
+        permission::change(&caller.approver, &Authority::from_spec(&spec))?;
         let JobName { role: from, name } = JobName::read(&spec.name);
         spec.name = name;
         if let Some(from) = &from {

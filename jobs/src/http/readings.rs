@@ -212,7 +212,7 @@ pub(super) async fn http_sd(permitted: Permitted) -> Result<Reply, Reply> {
 pub(super) async fn metrics(permitted: Permitted) -> Result<Reply, Reply> {
     let context = &permitted.context;
     let turn = context.readers.turn(&permitted.caller).await?;
-    let measures = Measures::of(&context.handle).await?;
+    let measures = Measures::from_handle(&context.handle).await?;
     drop(turn);
     let certificate_end = context.authentication.certificate_end();
     let process = metrics::Process::read(certificate_end, context.disk_report.silence().get());

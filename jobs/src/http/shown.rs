@@ -48,7 +48,7 @@ struct Page {
 }
 
 impl Page {
-    fn of(query: &Query) -> Result<Self, Reply> {
+    fn from_query(query: &Query) -> Result<Self, Reply> {
         let number = |name: &str| match query.get(name) {
             None => Ok(None),
             Some(text) => text.parse().map(Some).map_err(|_| {
@@ -100,7 +100,7 @@ pub(super) async fn volumes(permitted: Permitted) -> Result<Reply, Reply> {
     let (counts, mut turn) = turn.look(&context.handle, State::volume_counts).await?;
     turn.reserve(permitted.seen_of(&counts) * VOLUME_BYTES)
         .await?;
-    let mut json = ListWriter::of(&Nothing {}, "volumes")?;
+    let mut json = ListWriter::from_object(&Nothing {}, "volumes")?;
     let mut parts = VolumeParts::default();
     loop {
         let behind = parts.behind.take();
@@ -122,7 +122,7 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
         query,
         ..
     } = &permitted;
-    let page = Page::of(query)?;
+    let page = Page::from_query(query)?;
     let is_brief = query.get("tasks") == Some("false");
     let turn = context.readers.turn(caller).await?;
     let (key, turn) = names::find_in_turn((context, caller), turn, name).await?;
@@ -174,7 +174,7 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
     }
     shown.tasks_total = Some(total);
     turn.reserve(total.min(page.limit) * TASK_BYTES).await?;
-    let mut json = ListWriter::of(&shown, "tasks")?;
+    let mut json = ListWriter::from_object(&shown, "tasks")?;
     let mut left = page.limit;
     while left > 0 {
         let (wanted, most) = (key.clone(), left.min(TASKS_PER_LOOK));
@@ -236,7 +236,7 @@ pub(super) async fn job_file(permitted: Permitted, name: &str) -> Result<Reply, 
     let (authority, found) = found.ok_or_else(|| Reply::no_job(name))?;
     permission::change(&permitted.caller.approver, &authority)?;
     let (version, spec) = found?;
-    permission::change(&permitted.caller.approver, &Authority::of(&spec))?;
+    permission::change(&permitted.caller.approver, &Authority::from_spec(&spec))?;
     let job = file::to_json(&spec);
     turn.answer_with(JobFile { version, job }).await
 }
@@ -258,7 +258,7 @@ impl ListWriter {
     }
 
     /// Starts a list after the other fields of an object.
-    fn of(object: &impl Serialize, list: &str) -> Result<Self, Reply> {
+    fn from_object(object: &impl Serialize, list: &str) -> Result<Self, Reply> {
         let mut json = serde_json::to_vec(object).map_err(Reply::defect)?;
         json.pop();
         let comma = if json.len() > 1 { "," } else { "" };
@@ -317,7 +317,7 @@ mod tests {
             ("after=0.7.1.2&limit=100", page(0, Some("0.7.1.2"), 100)),
             ("limit=1000000", page(0, None, TASKS_MAX)),
         ] {
-            let read = Page::of(&Query::parse(query)).ok();
+            let read = Page::from_query(&Query::parse(query)).ok();
             assert_eq!(read, Some(expected), "{query}");
         }
         for query in [
@@ -329,7 +329,7 @@ mod tests {
             "after=web.1.0.3.1",
             "after=0.7.1.2&offset=1",
         ] {
-            let refused = Page::of(&Query::parse(query)).expect_err(query);
+            let refused = Page::from_query(&Query::parse(query)).expect_err(query);
             assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{query}");
         }
     }
@@ -346,7 +346,7 @@ mod tests {
                 let text = writer.end_before(next).expect("JSON");
                 serde_json::from_slice(&text).expect("JSON")
             };
-            let of = |object: Value| ListWriter::of(&object, "b").expect("JSON");
+            let of = |object: Value| ListWriter::from_object(&object, "b").expect("JSON");
             assert_eq!(written(ListWriter::alone(), None), json!(all));
             assert_eq!(written(of(json!({})), None), json!({ "b": all }));
             let behind = json!({ "a": 1, "b": all, "next": "0.1.2.3" });

@@ -349,7 +349,7 @@ async fn body_without_permission_is_not_read() {
         let reply = jobs::answer(Permitted {
             context: Arc::clone(&context),
             caller,
-            query: Query::of(request.uri()),
+            query: Query::from_uri(request.uri()),
             request,
         });
         let reply = reply.await.unwrap_or_else(|refusal| refusal);
@@ -396,7 +396,7 @@ async fn tenants_see_no_job_of_others() {
         let reply = jobs::answer(Permitted {
             context: Arc::clone(&context),
             caller: caller(principal),
-            query: Query::of(request.uri()),
+            query: Query::from_uri(request.uri()),
             request,
         });
         let reply = reply.await.unwrap_or_else(|refusal| refusal).response();
@@ -440,7 +440,7 @@ async fn tenants_see_no_job_of_others() {
         );
         let spec = crate::file::from_text(&text).expect("a job");
         let (caller, beside) = (caller(principal), std::collections::HashSet::new());
-        let target = names::Target::of(&context, &caller, spec, &beside);
+        let target = names::Target::from_context(&context, &caller, spec, &beside);
         let target = target.await.map_err(|reply| reply.status().as_u16());
         target.map(|target| {
             (

@@ -61,7 +61,7 @@ pub(crate) fn subscribe(registration: &Registration) -> Call {
             suppressed_roles: suppressed(registration),
             ..call::Subscribe::default()
         }),
-        ..of(call::Type::Subscribe)
+        ..empty_call(call::Type::Subscribe)
     }
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn update_framework(registration: &Registration) -> Call {
             suppressed_roles: suppressed(registration),
             offer_constraints: None,
         }),
-        ..of(call::Type::UpdateFramework)
+        ..empty_call(call::Type::UpdateFramework)
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn accept(accept: &Accept, registration: &Registration) -> Call {
             operations,
             filters: Some(filters(LEFT_SECONDS)),
         }),
-        ..of(call::Type::Accept)
+        ..empty_call(call::Type::Accept)
     }
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn decline(offers: Vec<String>, refuse: Duration) -> Call {
             offer_ids: offers.into_iter().map(offer_id).collect(),
             filters: Some(filters(refuse.as_secs_f64())),
         }),
-        ..of(call::Type::Decline)
+        ..empty_call(call::Type::Decline)
     }
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn kill(task_id: String, agent_id: Option<String>) -> Call {
             agent_id: agent_id.map(|value| mesos::AgentId { value }),
             kill_policy: None,
         }),
-        ..of(call::Type::Kill)
+        ..empty_call(call::Type::Kill)
     }
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn acknowledge(status: &mesos::TaskStatus) -> Option<Call> {
     };
     Some(Call {
         acknowledge: Some(acknowledge),
-        ..of(call::Type::Acknowledge)
+        ..empty_call(call::Type::Acknowledge)
     })
 }
 
@@ -189,7 +189,7 @@ pub(crate) fn acknowledge_operation(status: &mesos::OperationStatus) -> Option<C
     };
     Some(Call {
         acknowledge_operation_status: Some(acknowledge),
-        ..of(call::Type::AcknowledgeOperationStatus)
+        ..empty_call(call::Type::AcknowledgeOperationStatus)
     })
 }
 
@@ -205,7 +205,7 @@ pub(crate) fn reconcile_operations(operations: Vec<(String, String)>) -> Call {
         reconcile_operations: Some(call::ReconcileOperations {
             operations: operations.collect(),
         }),
-        ..of(call::Type::ReconcileOperations)
+        ..empty_call(call::Type::ReconcileOperations)
     }
 }
 
@@ -213,7 +213,7 @@ pub(crate) fn suppress(roles: BTreeSet<String>) -> Call {
     let roles = roles.into_iter().collect();
     Call {
         suppress: Some(call::Suppress { roles }),
-        ..of(call::Type::Suppress)
+        ..empty_call(call::Type::Suppress)
     }
 }
 
@@ -221,11 +221,11 @@ pub(crate) fn revive(roles: BTreeSet<String>) -> Call {
     let roles = roles.into_iter().collect();
     Call {
         revive: Some(call::Revive { roles }),
-        ..of(call::Type::Revive)
+        ..empty_call(call::Type::Revive)
     }
 }
 
-fn of(kind: call::Type) -> Call {
+fn empty_call(kind: call::Type) -> Call {
     Call {
         r#type: Some(kind.into()),
         ..Call::default()

@@ -50,7 +50,7 @@ pub struct Values<'a> {
 
 impl Values<'_> {
     /// Returns the value of a reference; empty for a port that the task does not have.
-    fn of(&self, reference: &Reference) -> String {
+    fn resolve(&self, reference: &Reference) -> String {
         match reference {
             Reference::Index => self.index.to_string(),
             Reference::Attempt => self.attempt.to_string(),
@@ -90,7 +90,7 @@ pub fn filled(text: &str, values: &Values<'_>) -> String {
     for (at, part) in parts.iter().enumerate() {
         let value = match part {
             Part::Plain(plain) => (*plain).to_owned(),
-            Part::Reference(reference) => values.of(reference),
+            Part::Reference(reference) => values.resolve(reference),
         };
         let is_before_port =
             matches!(parts.get(at + 1), Some(Part::Plain(next)) if next.starts_with(':'));

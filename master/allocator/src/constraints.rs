@@ -262,7 +262,7 @@ impl<'a> ConstraintsOfRoles<'a> {
         clippy::mutable_key_type,
         reason = "a pattern is compared by its text, and that does not change"
     )]
-    pub(crate) fn of(roles: impl Iterator<Item = &'a OfferConstraints>) -> Self {
+    pub(crate) fn from_roles(roles: impl Iterator<Item = &'a OfferConstraints>) -> Self {
         let mut all = Self::default();
         let mut places = HashMap::new();
         for constraints in roles {

@@ -395,7 +395,7 @@ impl Allocator {
         }
         let mut excluded = vec![Bits::default(); changed.len()];
         if changed.iter().any(|(_, new)| !new.groups.is_empty()) {
-            let mut all = ConstraintsOfRoles::of(changed.iter().map(|(_, new)| *new));
+            let mut all = ConstraintsOfRoles::from_roles(changed.iter().map(|(_, new)| *new));
             for (agent, entry) in self.agents.iter() {
                 for role in all.ruled_out(&entry.facts) {
                     excluded[role].insert(agent);

@@ -225,7 +225,7 @@ fn config() -> Config {
         registry_max_agent_count: 1_000,
         registry_gc_interval: Duration::from_secs(900),
         registry_epoch_rise_max: 1_000_000,
-        memory: Memory::of(4 << 30),
+        memory: Memory::from_total_bytes(4 << 30),
         require_agent_domain: false,
         whitelist: None,
         root_submissions: true,

@@ -96,7 +96,7 @@ pub struct Memory {
 impl Memory {
     /// Divides the total into parts.
     #[must_use]
-    pub const fn of(total_bytes: usize) -> Self {
+    pub const fn from_total_bytes(total_bytes: usize) -> Self {
         Self {
             history_per_framework: total_bytes / 64,
             history: total_bytes / 32 * 3,
@@ -214,7 +214,7 @@ impl Config {
             registry_max_agent_count: 102_400,
             registry_gc_interval: Duration::from_secs(900),
             registry_epoch_rise_max: 1_000_000,
-            memory: Memory::of(MEMORY_BUDGET_DEFAULT),
+            memory: Memory::from_total_bytes(MEMORY_BUDGET_DEFAULT),
             root_submissions: true,
             require_agent_domain: false,
             whitelist: None,

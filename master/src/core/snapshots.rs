@@ -82,7 +82,7 @@ impl MasterCore {
         let inverse_offers = self.inverse_offers.view();
         let frameworks = self
             .frameworks
-            .views(|framework| FrameworkView::of(framework, false));
+            .views(|framework| FrameworkView::from_framework(framework, false));
         Snapshot {
             agents,
             recovered_agents: self

@@ -10,7 +10,7 @@ pub use meseta_proto::convert::Format;
 
 /// Parses resources of any format. Errors have the wording of Mesos.
 pub(super) fn from_wire(resources: &[v1::Resource]) -> Result<Resources, Invalid> {
-    convert::resources(resources).map_err(Invalid::of)
+    convert::resources(resources).map_err(Invalid::from_error)
 }
 
 /// The format that a framework understands.

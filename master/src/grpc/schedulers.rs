@@ -61,7 +61,7 @@ impl Scheduler for Schedulers {
         let constraints = message.offer_constraints.take();
         let constraints = match constraints {
             None => None,
-            Some(given) => background::spawn(|| Arc::new(Constraints::of(given)))
+            Some(given) => background::spawn(|| Arc::new(Constraints::from_message(given)))
                 .await
                 .map(Some)
                 .map_err(|error| Status::internal(error.to_string()))?,

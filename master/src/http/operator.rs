@@ -49,7 +49,7 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
     let accept = media::accept(&parts.headers);
     let accept = accept.map_err(|error| text(error.status(), error.to_string()))?;
     if matches!(call, Checked::Subscribe) {
-        let has_state = query::Query::of(&parts.uri).get("state") != Some("false");
+        let has_state = query::Query::from_uri(&parts.uri).get("state") != Some("false");
         return subscribe(context, caller, accept, has_state).await;
     }
     let (response, permit) = match operator::execute(context, caller, kind, call).await? {

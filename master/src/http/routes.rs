@@ -99,7 +99,7 @@ impl Permitted {
 
     /// The parameters of the URL.
     pub(super) fn query(&self) -> Query {
-        Query::of(self.request.uri())
+        Query::from_uri(self.request.uri())
     }
 }
 

@@ -87,12 +87,12 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
 /// Checks a call; in the background if it has offer constraints.
 async fn checked(call: Call) -> Result<Checked, Invalid> {
     let may_be_slow = call.subscribe.is_some() || call.update_framework.is_some();
-    let check = || check(call).map_err(Invalid::of);
+    let check = || check(call).map_err(Invalid::from_error);
     if !may_be_slow {
         return check();
     }
     let checking = background::spawn(check).await;
-    checking.map_err(Invalid::of)?
+    checking.map_err(Invalid::from_error)?
 }
 
 /// Sets the framework's principal to the caller's proven one.

@@ -78,7 +78,7 @@ fn context_of(
     let address = "127.0.0.1:5050".parse().unwrap();
     let identity = crate::run::identity(&flags, address);
     let options = flags.options().unwrap();
-    let budgets = Budgets::of(options.memory_budget);
+    let budgets = Budgets::from_total_bytes(options.memory_budget);
     let config = crate::run::config(&flags, options, identity.clone());
     let (sender, persisted) = watch::channel(Lsn::default());
     let (_, registry) = InMemory::open(Box::new(move |lsn| {

@@ -90,7 +90,7 @@ pub(super) static STATE_SUMMARY: Page = Page::large(|_, snapshot, Plan { query, 
     views::summary(snapshot, query.get("slaves") != Some("false"))
 });
 pub(super) static SLAVES: Page = Page::large(|_, snapshot, Plan { query, paging, .. }| {
-    views::slaves(snapshot, AgentSelection::of(query, paging))
+    views::slaves(snapshot, AgentSelection::from_query(query, paging))
 });
 pub(super) static FRAMEWORKS: Page = Page::large(|_, snapshot, Plan { query, .. }| {
     let has_tasks = query.get("tasks") != Some("false");
@@ -112,10 +112,10 @@ struct ReadRequest {
 }
 
 impl ReadRequest {
-    fn of(request: &Request) -> Self {
+    fn from_request(request: &Request) -> Self {
         let known = request.headers().get(header::IF_NONE_MATCH);
         Self {
-            query: Query::of(request.uri()),
+            query: Query::from_uri(request.uri()),
             if_none_match: known
                 .and_then(|value| value.to_str().ok())
                 .map(ToOwned::to_owned),
@@ -147,7 +147,7 @@ pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Handled {
         }
     };
     let source = source_of(&context, &caller, page).await?;
-    let read_request = ReadRequest::of(&request);
+    let read_request = ReadRequest::from_request(&request);
     let version = route.has_etag.then(|| {
         // Weak: the same content, in any encoding.
         let (id, changed) = (&source.seen.identity.id, source.seen.changed);
@@ -162,7 +162,7 @@ pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Handled {
         let is_known = read_request.knows(&version);
         Some((HeaderValue::from_str(&version).ok()?, is_known))
     });
-    let plan = Plan::of(page, read_request.query)
+    let plan = Plan::from_page(page, read_request.query)
         .map_err(|message| text(StatusCode::BAD_REQUEST, message))?;
     let mut response = match &version {
         Some((_, true)) => StatusCode::NOT_MODIFIED.into_response(),
@@ -184,7 +184,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(page: &Page, query: Query) -> Result<Self, Invalid> {
+    fn from_page(page: &Page, query: Query) -> Result<Self, Invalid> {
         let callback = query.get("jsonp").map(str::to_owned);
         if callback
             .as_ref()
@@ -198,7 +198,7 @@ impl Plan {
         }
         Ok(Self {
             callback,
-            paging: views::Paging::of(&query)?,
+            paging: views::Paging::from_query(&query)?,
             query,
         })
     }
@@ -209,7 +209,7 @@ async fn source_of(context: &Context, caller: &Caller, page: &Page) -> Result<Me
     Ok(match page.content {
         Content::Metrics => context.handle.measured(caller).await?,
         Content::Small(_) | Content::Large(_) => {
-            Measured::of(context.handle.view(caller, page.scope).await?)
+            Measured::from_snapshot(context.handle.view(caller, page.scope).await?)
         }
     })
 }
@@ -229,7 +229,7 @@ async fn rendered(
     let document = match &page.content {
         Content::Small(write) => {
             let (context, snapshot) = (context.clone(), source.seen);
-            Document::of(vec![once(1, move |out| write(&context, &snapshot, out))])
+            Document::from_first(vec![once(1, move |out| write(&context, &snapshot, out))])
         }
         Content::Large(document) => document(context, &source.seen, &plan),
         Content::Metrics => {

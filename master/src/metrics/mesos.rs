@@ -132,7 +132,7 @@ fn queues(out: &mut MetricWriter<'_>, measures: &Measures) {
 }
 
 fn resources(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
-    let sums = Sums::of(snapshot);
+    let sums = Sums::from_snapshot(snapshot);
     for name in ["cpus", "gpus", "mem", "disk"] {
         for (infix, revocable) in [("", false), ("_revocable", true)] {
             let total = sums.total.get(name, revocable);

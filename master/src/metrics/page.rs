@@ -29,7 +29,7 @@ pub(super) fn document(
         });
     });
     if !has_frameworks {
-        return Document::of(vec![first, text("}")]);
+        return Document::from_first(vec![first, text("}")]);
     }
     let rest = move || {
         // Computed here, on a thread that may take its time.

@@ -69,7 +69,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    pub(super) fn of(snapshot: &Snapshot) -> Self {
+    pub(super) fn from_snapshot(snapshot: &Snapshot) -> Self {
         let mut sums = Self::default();
         for agent in snapshot.agents.iter() {
             sums.total.add(&agent.profile.total);
@@ -93,7 +93,7 @@ pub(crate) struct ResourceTotals {
 
 /// The totals of each kind with series of its own.
 pub(crate) fn totals(snapshot: &Snapshot) -> Vec<ResourceTotals> {
-    let sums = Sums::of(snapshot);
+    let sums = Sums::from_snapshot(snapshot);
     let totals = RESOURCES.iter().map(|(name, ..)| ResourceTotals {
         name,
         total: sums.total.get(name, false),

@@ -11,7 +11,7 @@ pub(super) fn families(
     families: &mut Families,
     snapshot: &Snapshot,
 ) -> Result<(), prometheus::Error> {
-    let sums = Sums::of(snapshot);
+    let sums = Sums::from_snapshot(snapshot);
     let kinds = [
         ("total", &sums.total),
         ("used", &sums.used),

@@ -40,7 +40,7 @@ impl Content {
         }
     }
 
-    pub(super) fn of(stored: StoredContent) -> Self {
+    pub(super) fn from_stored(stored: StoredContent) -> Self {
         Self {
             records: stored.records,
             sum: stored.sum,
@@ -68,7 +68,7 @@ fn known_by(key: &str, value: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    fn of(records: &[(&str, &str)]) -> Content {
+    fn from_records(records: &[(&str, &str)]) -> Content {
         let mut content = Content::default();
         for (key, value) in records {
             content.add(key, value.as_bytes());
@@ -94,6 +94,6 @@ mod tests {
         changed.remove("b", b"2");
         changed.add("b", b"3");
         assert_eq!(changed, of(&[("a", "1"), ("b", "3"), ("c", "")]));
-        assert_eq!(Content::of(all.stored()), all);
+        assert_eq!(Content::from_stored(all.stored()), all);
     }
 }

@@ -181,7 +181,7 @@ struct Amount {
 }
 
 impl StoredQuota {
-    fn of(quota: &Quota) -> Self {
+    fn from_quota(quota: &Quota) -> Self {
         let amount = |(name, amount): (&ResourceName, Scalar)| Amount {
             name: name.to_string(),
             millis: amount.millis(),
@@ -235,7 +235,7 @@ struct StoredDrain {
 }
 
 impl StoredDeactivation {
-    fn of(deactivation: &Deactivation) -> Self {
+    fn from_deactivation(deactivation: &Deactivation) -> Self {
         Self {
             since_unix_ms: millis(deactivation.since),
             drain: deactivation.drain.as_ref().map(|drain| StoredDrain {
@@ -300,7 +300,7 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
                 if quota.is_default() {
                     Write::delete(key)
                 } else {
-                    Write::put(key, &StoredQuota::of(quota))
+                    Write::put(key, &StoredQuota::from_quota(quota))
                 }
             })
             .collect(),
@@ -342,7 +342,9 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
         } => {
             let key = format!("{DEACTIVATION}{agent_id}");
             vec![match deactivation {
-                Some(deactivation) => Write::put(key, &StoredDeactivation::of(deactivation)),
+                Some(deactivation) => {
+                    Write::put(key, &StoredDeactivation::from_deactivation(deactivation))
+                }
                 None => Write::delete(key),
             }]
         }

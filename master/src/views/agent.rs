@@ -76,7 +76,7 @@ pub(super) struct Agent<'a> {
 
 impl<'a> Agent<'a> {
     /// An agent as the viewer may see it.
-    pub(super) fn of(agent: &'a AgentView, viewer: &Approver) -> Self {
+    pub(super) fn from_agent(agent: &'a AgentView, viewer: &Approver) -> Self {
         let profile = &agent.profile;
         let draining = agent.deactivation.as_ref().filter(|d| d.drain.is_some());
         let drain = draining.and_then(|deactivation| deactivation.drain.as_ref());
@@ -125,10 +125,10 @@ struct FullAgent<'a> {
 }
 
 impl<'a> FullAgent<'a> {
-    fn of(agent: &'a AgentView, viewer: &Approver) -> Self {
+    fn from_agent(agent: &'a AgentView, viewer: &Approver) -> Self {
         let total = &agent.profile.total;
         Self {
-            agent: Agent::of(agent, viewer),
+            agent: Agent::from_agent(agent, viewer),
             reserved_resources_full: view_filter::resources(total, viewer),
             unreserved_resources_full: Cow::Owned(total.unreserved()),
             used_resources_full: view_filter::resources(agent.used_total(), viewer),
@@ -150,7 +150,7 @@ pub(super) struct RecoveredAgent<'a> {
 }
 
 impl<'a> RecoveredAgent<'a> {
-    pub(super) fn of((id, info): &'a (AgentId, Arc<AgentInfo>)) -> Self {
+    pub(super) fn from_registry((id, info): &'a (AgentId, Arc<AgentInfo>)) -> Self {
         Self {
             id: id.as_str(),
             hostname: &info.hostname,
@@ -199,11 +199,17 @@ pub(crate) fn slaves(snapshot: &Snapshot, mut selection: AgentSelection) -> Docu
         text("{\"slaves\":["),
         list(agents.len(), FULL_BYTES, move |index, out| {
             let agent = agents.get(index);
-            write(out, &agent.map(|agent| FullAgent::of(agent, &viewer)));
+            write(
+                out,
+                &agent.map(|agent| FullAgent::from_agent(agent, &viewer)),
+            );
         }),
         between_lists("recovered_slaves"),
         list(recovered.len(), AGENT_BYTES, move |index, out| {
-            write(out, &recovered.get(index).map(RecoveredAgent::of));
+            write(
+                out,
+                &recovered.get(index).map(RecoveredAgent::from_registry),
+            );
         }),
     ];
     // Mesos has no such lists: they are present only if they are not empty.
@@ -219,7 +225,7 @@ pub(crate) fn slaves(snapshot: &Snapshot, mut selection: AgentSelection) -> Docu
         Some(total) => text(format!("],\"total\":{total}}}")),
         None => text("]}"),
     });
-    Document::of(parts)
+    Document::from_first(parts)
 }
 
 /// The approximate size of an unreachable or gone agent in a list, in bytes.

@@ -25,7 +25,7 @@ pub(crate) struct AgentSelection<'a> {
 impl<'a> AgentSelection<'a> {
     /// The selection of a query. Without `filter`, `state`, `limit` and `offset` it selects all agents, and the
     /// answer is that of Mesos.
-    pub(crate) fn of(query: &'a Query, paging: &Paging) -> Self {
+    pub(crate) fn from_query(query: &'a Query, paging: &Paging) -> Self {
         let words = query.get("filter").unwrap_or_default();
         let has = |name| query.get(name).is_some();
         Self {
@@ -115,8 +115,8 @@ mod tests {
     /// The ids that a query selects from five agents in two racks.
     fn taken(query: &str) -> (Vec<usize>, Option<usize>) {
         let query = Query::parse(query);
-        let paging = Paging::of(&query).expect("a page");
-        let mut selection = AgentSelection::of(&query, &paging);
+        let paging = Paging::from_query(&query).expect("a page");
+        let mut selection = AgentSelection::from_query(&query, &paging);
         let ids = (0..5).filter(|index| {
             let id = AgentId::new(&format!("S{index}")).expect("an id");
             let standing = ["active", "draining"][index / 3];

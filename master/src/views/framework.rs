@@ -33,7 +33,10 @@ pub(super) struct FrameworkSummaryFields<'a> {
 }
 
 impl<'a> FrameworkSummaryFields<'a> {
-    pub(super) fn of(framework: &'a FrameworkView, has: Option<&FrameworkEntities>) -> Self {
+    pub(super) fn from_framework(
+        framework: &'a FrameworkView,
+        has: Option<&FrameworkEntities>,
+    ) -> Self {
         let info = &framework.info;
         Self {
             id: framework.id.as_str(),
@@ -77,11 +80,11 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    fn of(framework: &'a FrameworkView, has: Option<&FrameworkEntities>) -> Self {
+    fn from_framework(framework: &'a FrameworkView, has: Option<&FrameworkEntities>) -> Self {
         let info = &framework.info;
         let multi_role = framework.capabilities.multi_role;
         Self {
-            short: FrameworkSummaryFields::of(framework, has),
+            short: FrameworkSummaryFields::from_framework(framework, has),
             user: &info.user,
             failover_timeout: info.failover_timeout.unwrap_or_default(),
             checkpoint: info.checkpoint.unwrap_or_default(),
@@ -105,7 +108,7 @@ struct Tail<'a> {
 }
 
 impl<'a> Tail<'a> {
-    fn of(framework: &'a FrameworkView) -> Self {
+    fn from_framework(framework: &'a FrameworkView) -> Self {
         let labels = framework.info.labels.as_ref();
         let constraints = framework.offer_constraints.as_ref();
         Self {
@@ -153,7 +156,7 @@ impl<'a> FullFramework<'a> {
 
     fn write(&self, range: Range<usize>, out: &mut Vec<u8>) {
         if range.start == 0 {
-            write(out, &Head::of(self.framework, self.has));
+            write(out, &Head::from_framework(self.framework, self.has));
             out.pop();
             begin_list(LISTS[0], out);
         }
@@ -178,7 +181,7 @@ impl<'a> FullFramework<'a> {
         if range.contains(&begin) {
             out.extend_from_slice(b"],");
             let tail = out.len();
-            write(out, &Tail::of(self.framework));
+            write(out, &Tail::from_framework(self.framework));
             // The opening brace belongs to the head.
             out.remove(tail);
         }
@@ -204,11 +207,16 @@ impl<'a> FullFramework<'a> {
         if position == 3 {
             write(
                 out,
-                &has.offers.get(index).map(|offer| OfferView::of(offer)),
+                &has.offers
+                    .get(index)
+                    .map(|offer| OfferView::from_offer(offer)),
             );
         } else {
             let executor = has.executors.get(index);
-            write(out, &executor.map(|executor| ExecutorView::of(executor)));
+            write(
+                out,
+                &executor.map(|executor| ExecutorView::from_record(executor)),
+            );
         }
     }
 }
@@ -295,7 +303,7 @@ struct OfferView<'a> {
 }
 
 impl<'a> OfferView<'a> {
-    fn of(offer: &'a Offer) -> Self {
+    fn from_offer(offer: &'a Offer) -> Self {
         Self {
             id: offer.id.as_str(),
             framework_id: offer.framework_id.as_str(),
@@ -325,7 +333,7 @@ struct ExecutorView<'a> {
 }
 
 impl<'a> ExecutorView<'a> {
-    fn of(record: &'a ExecutorRecord) -> Self {
+    fn from_record(record: &'a ExecutorRecord) -> Self {
         let info = ExecutorInfo::decode(record.info.clone()).unwrap_or_default();
         let kind = info.r#type.map(|_| info.r#type().as_str_name());
         let role = record

@@ -41,7 +41,7 @@ pub(crate) fn schedule_list(snapshot: &Snapshot) -> Document {
     let windows = list(windows.len(), each, move |index, out| {
         write(out, &windows.get(index));
     });
-    Document::of(of_lists([("windows", windows)]))
+    Document::from_first(of_lists([("windows", windows)]))
 }
 
 /// Answers requests for `/maintenance/status`. Converts the answers of frameworks while writing: they are large with
@@ -109,7 +109,7 @@ fn machines(snapshot: &Snapshot) -> (Vec<Draining>, Vec<MachineId>) {
     let windows = maintenance.schedule.windows.iter();
     let down: BTreeSet<_> = maintenance.down.iter().map(names_of).collect();
     let machines = windows.flat_map(|window| &window.machine_ids);
-    let answered = AnsweredAgents::of(snapshot);
+    let answered = AnsweredAgents::from_snapshot(snapshot);
     let draining = machines.filter(|id| !down.contains(&names_of(id)));
     let draining = draining.map(|id| Draining {
         id: id.clone(),
@@ -129,7 +129,7 @@ struct AnsweredAgents<'a> {
 }
 
 impl<'a> AnsweredAgents<'a> {
-    fn of(snapshot: &'a Snapshot) -> Self {
+    fn from_snapshot(snapshot: &'a Snapshot) -> Self {
         let mut all = Self {
             by_host: BTreeMap::new(),
             by_address: BTreeMap::new(),

@@ -90,7 +90,7 @@ pub(crate) struct Paging {
 }
 
 impl Paging {
-    pub(crate) fn of(query: &Query) -> Result<Self, Invalid> {
+    pub(crate) fn from_query(query: &Query) -> Result<Self, Invalid> {
         const LIMIT_DEFAULT: i64 = 100;
         let number = |name: &str, default: i64| match query.get(name) {
             None => Ok(default),
@@ -224,7 +224,7 @@ fn agents(snapshot: &Snapshot) -> Row {
     let (agents, viewer) = (snapshot.agents.clone(), snapshot.viewer.clone());
     list(agents.len(), AGENT_BYTES, move |index, out| {
         let agent = agents.get(index);
-        write(out, &agent.map(|agent| Agent::of(agent, &viewer)));
+        write(out, &agent.map(|agent| Agent::from_agent(agent, &viewer)));
     })
 }
 
@@ -233,7 +233,7 @@ fn recovered(snapshot: &Arc<Snapshot>) -> Row {
     let (snapshot, len) = (snapshot.clone(), snapshot.recovered_agents.len());
     list(len, AGENT_BYTES, move |index, out| {
         let agent = snapshot.recovered_agents.get(index);
-        write(out, &agent.map(RecoveredAgent::of));
+        write(out, &agent.map(RecoveredAgent::from_registry));
     })
 }
 
@@ -335,7 +335,7 @@ fn agent_summary<'a>(agent: &'a AgentView, viewer: &Approver) -> impl Serialize 
         }
     }
     AgentSummary {
-        agent: Agent::of(agent, viewer),
+        agent: Agent::from_agent(agent, viewer),
         counts,
         framework_ids,
     }
@@ -364,7 +364,7 @@ fn framework_summary<'a>(
     let agents = has.filter(|_| has_agents);
     let agents = agents.into_iter().flat_map(|has| &has.agents);
     FrameworkSummary {
-        framework: framework::FrameworkSummaryFields::of(framework, has),
+        framework: framework::FrameworkSummaryFields::from_framework(framework, has),
         counts,
         slave_ids: agents.map(|id| id.as_str()).collect(),
     }

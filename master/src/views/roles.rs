@@ -178,7 +178,7 @@ pub(crate) fn weight_list(snapshot: &Snapshot) -> Document {
     let weights = list(weights.len(), WEIGHT_BYTES, move |index, out| {
         write(out, &weights.get(index));
     });
-    Document::of(vec![text("["), weights, text("]")])
+    Document::from_first(vec![text("["), weights, text("]")])
 }
 
 /// The answer to the call GET_WEIGHTS.
@@ -200,7 +200,7 @@ const QUOTA_BYTES: usize = 300;
 pub(crate) fn quotas(snapshot: &Snapshot) -> Document {
     let quotas = &snapshot.quotas;
     if quotas.is_empty() {
-        return Document::of(vec![text("{}")]);
+        return Document::from_first(vec![text("{}")]);
     }
     let roles: Arc<[Role]> = quotas.keys().cloned().collect();
     let of_each = |write_one: fn(&mut Vec<u8>, (&Role, &Quota), Option<&'static str>)| {
@@ -227,7 +227,7 @@ pub(crate) fn quotas(snapshot: &Snapshot) -> Document {
         }));
     }
     rows.push(text("]}"));
-    Document::of(rows)
+    Document::from_first(rows)
 }
 
 /// The output of [`quotas`] as a value.

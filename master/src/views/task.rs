@@ -109,7 +109,7 @@ fn put_statuses(out: &mut Vec<u8>, record: &TaskRecord) {
         if out.len() > begin {
             out.push(b',');
         }
-        if let Some(plain) = PlainStatus::of(&status.encoded) {
+        if let Some(plain) = PlainStatus::from_encoded(&status.encoded) {
             put_text(out, "{\"state\":", plain.state);
             out.extend_from_slice(b",\"timestamp\":");
             write(out, &plain.timestamp);
@@ -117,7 +117,7 @@ fn put_statuses(out: &mut Vec<u8>, record: &TaskRecord) {
         } else {
             // Stored statuses are always readable.
             let kept = KeptStatus::decode(&*status.encoded).unwrap_or_default();
-            write(out, &Status::of(kept));
+            write(out, &Status::from_status(kept));
         }
     }
     out.push(b']');
@@ -131,7 +131,7 @@ fn put_statuses_with_reasons(out: &mut Vec<u8>, record: &TaskRecord) {
             source: whole.source.map(|_| whole.source().as_str_name()),
             reason: whole.reason.map(|_| whole.reason().as_str_name()),
             message: whole.message,
-            status: Status::of(kept),
+            status: Status::from_status(kept),
         }
     });
     write(out, &statuses.collect::<Vec<_>>());
@@ -170,7 +170,7 @@ struct PlainStatus {
 
 impl PlainStatus {
     /// Decodes a plain status; `None` if there are more fields to show.
-    fn of(encoded: &[u8]) -> Option<Self> {
+    fn from_encoded(encoded: &[u8]) -> Option<Self> {
         let mut plain = Self {
             state: name_of(0),
             timestamp: 0.0,
@@ -244,7 +244,7 @@ struct Description {
 }
 
 impl Status {
-    fn of(status: KeptStatus) -> Self {
+    fn from_status(status: KeptStatus) -> Self {
         let container_status = status.container_status.map(|mut container| {
             container.executor_pid = None;
             container
@@ -406,7 +406,7 @@ mod tests {
             uuid: Some(vec![7; 16]),
             ..v1::TaskStatus::default()
         };
-        let read = PlainStatus::of(&plain.encode_to_vec());
+        let read = PlainStatus::from_encoded(&plain.encode_to_vec());
         let requested = PlainStatus {
             state: "TASK_FAILED",
             timestamp: 1.5,
@@ -416,14 +416,14 @@ mod tests {
             healthy: Some(true),
             ..plain.clone()
         };
-        assert_eq!(PlainStatus::of(&healthy.encode_to_vec()), None);
+        assert_eq!(PlainStatus::from_encoded(&healthy.encode_to_vec()), None);
         let labelled = v1::TaskStatus {
             labels: Some(Labels::default()),
             ..plain.clone()
         };
-        assert_eq!(PlainStatus::of(&labelled.encode_to_vec()), None);
+        assert_eq!(PlainStatus::from_encoded(&labelled.encode_to_vec()), None);
         let cut = plain.encode_to_vec();
-        assert_eq!(PlainStatus::of(&cut[..cut.len() - 1]), None);
+        assert_eq!(PlainStatus::from_encoded(&cut[..cut.len() - 1]), None);
         let task = v1::Task {
             name: "a name".to_owned(),
             ..v1::Task::default()

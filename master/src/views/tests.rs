@@ -181,21 +181,25 @@ pub(crate) fn many_frameworks(agents: usize, frameworks: usize) -> Arc<Snapshot>
 
 fn documents(snapshot: &Arc<Snapshot>) -> Vec<(&'static str, Document)> {
     let all = Query::parse("limit=-1");
-    let paging = Paging::of(&all).unwrap();
+    let paging = Paging::from_query(&all).unwrap();
     let none = Query::default();
     vec![
         ("state", state(snapshot, None)),
         ("summary", summary(snapshot, true)),
         (
             "slaves",
-            slaves(snapshot, AgentSelection::of(&none, &paging)),
+            slaves(snapshot, AgentSelection::from_query(&none, &paging)),
         ),
         ("frameworks", frameworks(snapshot, None, true)),
         ("one framework", frameworks(snapshot, Some("m-0001"), true)),
         ("tasks", tasks(snapshot, &all, &paging)),
         (
             "metrics",
-            Metrics::document(&Arc::default(), &Measured::of(snapshot.clone()), true),
+            Metrics::document(
+                &Arc::default(),
+                &Measured::from_snapshot(snapshot.clone()),
+                true,
+            ),
         ),
         ("roles", roles(snapshot)),
         ("quotas", quotas(snapshot)),
@@ -290,7 +294,7 @@ fn every_task_appears_in_its_list() {
     assert_eq!(of_first["TASK_FINISHED"], 1_000);
     assert_eq!(of_first["slave_ids"].as_array().unwrap().len(), 40);
     let metrics = |has_frameworks| {
-        let measured = Measured::of(snapshot.clone());
+        let measured = Measured::from_snapshot(snapshot.clone());
         Metrics::document(&Arc::default(), &measured, has_frameworks)
     };
     let without = steady(&rendered_bytes(metrics(false)));
@@ -313,7 +317,7 @@ fn task_page_is_slice_of_list() {
     let snapshot = many_frameworks(40, 6);
     let ids = |query: &str| -> Vec<String> {
         let query = Query::parse(query);
-        let paging = Paging::of(&query).unwrap();
+        let paging = Paging::from_query(&query).unwrap();
         let page = steady(&rendered_bytes(tasks(&snapshot, &query, &paging)));
         let id = |task: &serde_json::Value| format!("{} {}", task["id"], task["framework_id"]);
         page["tasks"].as_array().unwrap().iter().map(id).collect()

@@ -20,7 +20,7 @@ pub struct FrameworkCapabilities {
 
 impl FrameworkCapabilities {
     #[must_use]
-    pub fn of(framework: &FrameworkInfo) -> Self {
+    pub fn from_framework(framework: &FrameworkInfo) -> Self {
         let mut out = Self::default();
         for capability in &framework.capabilities {
             match capability.r#type() {

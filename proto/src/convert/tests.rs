@@ -337,7 +337,8 @@ fn roles_follow_the_capability() {
         let error = roles(value).unwrap_err();
         assert!(error.contains(fragment), "{error}");
     }
-    let capabilities = FrameworkCapabilities::of(&framework(json!({"capabilities": multi})));
+    let capabilities =
+        FrameworkCapabilities::from_framework(&framework(json!({"capabilities": multi})));
     assert!(capabilities.multi_role && !capabilities.gpu_resources);
 }
 

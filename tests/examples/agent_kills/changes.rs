@@ -57,7 +57,7 @@ pub(crate) fn run(kills: usize, mut dice: Dice) -> Outcome {
     let agents: Vec<String> = observed.cluster.agents.iter().map(id_of).collect();
     let source = slow_source::start();
     let standing = launch_standing(&mut observed, &agents[0]);
-    let baseline = Baseline::of(&observed.cluster, &standing);
+    let baseline = Baseline::from_cluster(&observed.cluster, &standing);
     for number in 0..kills {
         let (what, activity) = ACTIVITIES[number % ACTIVITIES.len()];
         let mut round = Round {

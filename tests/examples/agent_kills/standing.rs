@@ -48,7 +48,7 @@ pub(crate) fn run(kills: usize, mut dice: Dice) -> Outcome {
         ids.iter().all(|id| is_running(observed, id))
     });
     observed.stand(&ids);
-    let baseline = Baseline::of(&observed.cluster, &ids);
+    let baseline = Baseline::from_cluster(&observed.cluster, &ids);
     for round in 0..kills {
         let session = nest(&observed, &ids[round % 8]);
         observed.take_events(Duration::from_millis(dice.roll(900)));

@@ -258,7 +258,7 @@ fn main() -> anyhow::Result<ExitCode> {
     if chosen.is_empty() {
         bail!("no mutant is named like any of {:?}", options.names);
     }
-    let scratch = Scratch::of(&checkout, &options.scratch)?;
+    let scratch = Scratch::from_checkout(&checkout, &options.scratch)?;
     let unfit = control(&scratch, &chosen, &options)?;
     let mut rows = Vec::new();
     for mutant in &chosen {

@@ -42,7 +42,7 @@ fn run(command: &mut Command) -> anyhow::Result<Output> {
 
 impl Scratch {
     /// Clones the committed tree into a folder that may hold an earlier clone.
-    pub(crate) fn of(checkout: &Path, folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn from_checkout(checkout: &Path, folder: &Path) -> anyhow::Result<Self> {
         let scratch = Self {
             tree: folder.join("tree"),
             target: folder.join("target"),

@@ -39,7 +39,7 @@ pub(crate) struct Allowed {
 }
 
 impl Allowed {
-    pub(crate) fn of(has: impl Fn(Feature) -> bool) -> Self {
+    pub(crate) fn from_features(has: impl Fn(Feature) -> bool) -> Self {
         Self {
             groups: has(Feature::Groups),
             executors: has(Feature::Executors),

@@ -89,13 +89,13 @@ impl Cluster {
         }
         if !framework.offers.is_empty() && !framework.is_holding {
             let features = &self.features;
-            let allowed = Allowed::of(|feature| features.contains(&feature));
+            let allowed = Allowed::from_features(|feature| features.contains(&feature));
             return framework.answer_offer(&mut self.rng, allowed);
         }
         if !self.is_wild {
             return;
         }
-        let allowed = Allowed::of(|feature| self.features.contains(&feature));
+        let allowed = Allowed::from_features(|feature| self.features.contains(&feature));
         let framework = &mut self.frameworks[at];
         match framework.kind {
             Kind::Malicious => self.harm(at, stream, allowed),

@@ -81,21 +81,21 @@ impl Executors {
         }
     }
 
-    fn of(&mut self, connection: ConnectionId) -> Option<&mut Executor> {
+    fn by_connection(&mut self, connection: ConnectionId) -> Option<&mut Executor> {
         let mut all = self.all.values_mut();
         all.find(|one| one.connection == Some(connection))
     }
 
     /// Queues an event of the agent on a stream.
     pub(crate) fn hear(&mut self, connection: ConnectionId, event: Event) {
-        if let Some(executor) = self.of(connection) {
+        if let Some(executor) = self.by_connection(connection) {
             executor.inbox.push_back(event);
         }
     }
 
     /// Ends a stream from the agent's side.
     pub(crate) fn hang_up(&mut self, connection: ConnectionId) {
-        if let Some(executor) = self.of(connection) {
+        if let Some(executor) = self.by_connection(connection) {
             executor.connection = None;
         }
     }

@@ -30,7 +30,7 @@ pub(crate) enum Destination {
 }
 
 impl Destination {
-    fn of(output: &Output) -> Self {
+    fn from_output(output: &Output) -> Self {
         match output {
             Output::Event { to, .. } | Output::CloseScheduler { connection: to, .. } => {
                 Self::Scheduler(to.0)
@@ -152,7 +152,7 @@ impl Cluster {
                     self.masters[at].unwritten.push_back((lsn, mutation));
                 }
                 Effect::Output { after, output } => {
-                    let to = Destination::of(&output);
+                    let to = Destination::from_output(&output);
                     let outbox = &mut self.masters[at].outbox;
                     overflows |= outbox.push(to, after.0, output).is_err();
                 }

@@ -140,7 +140,7 @@ impl Stage {
             self.standing.push(id.to_owned());
         }
         let baseline = wait::eventually("all of them have begun", SETTLING, || {
-            let baseline = Baseline::of(&self.cluster, &self.standing);
+            let baseline = Baseline::from_cluster(&self.cluster, &self.standing);
             // The processes are those of the tasks, and the one that keeps the group.
             (baseline.processes() > self.standing.len()).then_some(baseline)
         });

@@ -33,7 +33,7 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    pub fn of(cluster: &Cluster, standing: &[String]) -> Self {
+    pub fn from_cluster(cluster: &Cluster, standing: &[String]) -> Self {
         let states = cluster.agents.iter();
         let states = states.map(|agent| agent.page("/state").json());
         let reserved = states.map(|state| state["reserved_resources_full"].clone());

@@ -31,7 +31,7 @@ pub(crate) struct ContainerLimits {
 
 impl ContainerLimits {
     /// Finds the container whose groups have this name.
-    pub(crate) fn of(cluster: &Cluster, name: &str) -> Self {
+    pub(crate) fn from_cluster(cluster: &Cluster, name: &str) -> Self {
         wait::eventually("the groups are found", Duration::from_secs(10), || {
             let groups = kernel::groups_below(&cluster.cgroups_root);
             let named = groups.into_iter().filter(|group| group.ends_with(name));
@@ -154,7 +154,7 @@ fn limits_stand_beside_requests() {
         framework.launch(&offer, &[info]);
         let status = framework.until_state(id, "TASK_RUNNING");
         let container = status["container_status"]["container_id"]["value"].as_str();
-        let found = ContainerLimits::of(&cluster, container.expect("a container id"));
+        let found = ContainerLimits::from_cluster(&cluster, container.expect("a container id"));
         assert_eq!(found.shares(), 512, "{id}");
         assert_eq!(found.cpu_quota_us(), quota_us, "{id}");
         assert_eq!(found.hard_memory(), memory, "{id}");
@@ -200,7 +200,7 @@ fn changed_limits_are_restored() {
         let offer = framework.offer();
         let status = framework.run_task(&offer, id, "sleep 600", &[("cpus", 0.5), ("mem", 64.0)]);
         let container = status["container_status"]["container_id"]["value"].as_str();
-        ContainerLimits::of(&cluster, container.expect("a container id"))
+        ContainerLimits::from_cluster(&cluster, container.expect("a container id"))
     });
     let as_asked =
         |found: &ContainerLimits| found.shares() == 512 && found.hard_memory() == Some(64 * MB);
@@ -226,7 +226,7 @@ fn limits_of_removed_group_are_reported() {
     let offer = framework.offer();
     let status = framework.run_task(&offer, "t", "sleep 600", &[("cpus", 0.5), ("mem", 64.0)]);
     let container = status["container_status"]["container_id"]["value"].as_str();
-    let limits = ContainerLimits::of(&cluster, container.expect("a container id"));
+    let limits = ContainerLimits::from_cluster(&cluster, container.expect("a container id"));
     limits.remove_group_of("cpu.shares");
     limits.write(&["memory.limit_in_bytes"], "134217728");
     wait::eventually("the other limit is set again", LIMIT, || {

@@ -47,7 +47,7 @@ struct Process {
 }
 
 impl Process {
-    fn of(pid: i32) -> Self {
+    fn from_pid(pid: i32) -> Self {
         Self::find(pid).expect("it lives")
     }
 
@@ -82,7 +82,7 @@ fn run(framework: &mut Framework, id: &str, command: &str) -> Process {
     framework.launch(&offer, &[info]);
     let status = framework.until_state(id, "TASK_RUNNING");
     let pid = status["container_status"]["executor_pid"].as_i64();
-    Process::of(i32::try_from(pid.expect("a pid")).expect("a pid"))
+    Process::from_pid(i32::try_from(pid.expect("a pid")).expect("a pid"))
 }
 
 fn nothing_is_left(cluster: &Cluster) {
@@ -183,7 +183,7 @@ fn executors_without_sandbox_or_groups_end_when_told() {
     let executors = ids.map(|id| {
         let status = framework.until_state(id, "TASK_RUNNING");
         let pid = status["container_status"]["executor_pid"].as_i64();
-        Process::of(i32::try_from(pid.expect("a pid")).expect("a pid"))
+        Process::from_pid(i32::try_from(pid.expect("a pid")).expect("a pid"))
     });
     let supervisors = executors.map(Process::parent);
     let processes: Vec<_> = kernel::tasks_below(&cluster.cgroups_root)

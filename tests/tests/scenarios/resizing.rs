@@ -66,7 +66,7 @@ fn group_limits_follow_tasks() {
     let (outer, first) = running(&mut framework, "one");
     let (_, second) = running(&mut framework, "two");
     let [outer, first, second] =
-        [outer, first, second].map(|name| ContainerLimits::of(&cluster, &name));
+        [outer, first, second].map(|name| ContainerLimits::from_cluster(&cluster, &name));
     let knobs = |limits: &ContainerLimits| {
         let memory = (limits.soft_memory(), limits.hard_memory());
         (limits.cpu_quota_us(), memory)
@@ -129,7 +129,7 @@ fn limit_below_usage_waits() {
     launch_group(&framework, &offer, "e", &[shrinking]);
     let (outer, _) = running(&mut framework, "shrinking");
     running(&mut framework, "holds");
-    let outer = ContainerLimits::of(&cluster, &outer);
+    let outer = ContainerLimits::from_cluster(&cluster, &outer);
     assert_eq!(outer.hard_memory(), Some(256 * MB));
     std::fs::write(&begin, "").expect("written");
     wait::eventually("the memory is held", PATIENCE, || {

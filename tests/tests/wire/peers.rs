@@ -15,12 +15,13 @@ meseta_tests::scenarios! {
 }
 
 /// Parses a message from its JSON.
-fn of<T: WireMessage>(text: &str) -> T {
+fn parsed<T: WireMessage>(text: &str) -> T {
     json::from_slice(text.as_bytes()).expect("a message")
 }
 
 fn register() -> meseta::Register {
-    of(r#"{
+    parsed(
+        r#"{
         "agent_info": {"hostname": "node.example", "port": 5051, "id": {"value": "M-S0"},
             "resources": [{"name": "cpus", "type": "SCALAR", "scalar": {"value": 4.5}}],
             "attributes": [{"name": "rack", "type": "TEXT", "text": {"value": "r1"}}]},
@@ -31,18 +32,23 @@ fn register() -> meseta::Register {
                      "volume": {"mode": "RW", "container_path": "data"}}}],
         "capabilities": [{"type": "MULTI_ROLE"}],
         "address": {"hostname": "node.example", "ip": "10.0.0.1", "port": 5051},
-        "frame_bytes_max": 67108864}"#)
+        "frame_bytes_max": 67108864}"#,
+    )
 }
 
 fn reregister() -> meseta::Reregister {
-    let report: meseta::Reregister = of(r#"{
+    let report: meseta::Reregister = parsed(
+        r#"{
         "register": {"agent_info": {"hostname": "node.example"}, "version": "1.12.0"},
         "executors": [{"executor_id": {"value": "e"}, "framework_id": {"value": "M-0000"}}],
-        "frameworks": [{"user": "root", "name": "web", "id": {"value": "M-0000"}}]}"#);
-    let task: mesos::Task = of(r#"{
+        "frameworks": [{"user": "root", "name": "web", "id": {"value": "M-0000"}}]}"#,
+    );
+    let task: mesos::Task = parsed(
+        r#"{
         "name": "t", "task_id": {"value": "t"}, "framework_id": {"value": "M-0000"},
         "agent_id": {"value": "M-S0"}, "state": "TASK_RUNNING",
-        "resources": [{"name": "cpus", "type": "SCALAR", "scalar": {"value": 1}}]}"#);
+        "resources": [{"name": "cpus", "type": "SCALAR", "scalar": {"value": 1}}]}"#,
+    );
     meseta::Reregister {
         register: register(),
         tasks: vec![prost::Message::encode_to_vec(&task)],
@@ -79,44 +85,50 @@ fn agent_messages() -> Vec<(&'static str, agent_frame::Message)> {
         ),
         (
             "agent.unregister",
-            Message::Unregister(of(r#"{"reason": "r"}"#)),
+            Message::Unregister(parsed(r#"{"reason": "r"}"#)),
         ),
-        ("agent.pong", Message::Pong(of(r#"{"sequence": 300}"#))),
+        ("agent.pong", Message::Pong(parsed(r#"{"sequence": 300}"#))),
         (
             "agent.status_update",
-            Message::StatusUpdate(of(r#"{
+            Message::StatusUpdate(parsed(
+                r#"{
                 "framework_id": {"value": "M-0000"}, "latest_state": "TASK_FAILED",
                 "status": {"task_id": {"value": "t"}, "state": "TASK_RUNNING", "source": "SOURCE_EXECUTOR",
                     "agent_id": {"value": "M-S0"}, "timestamp": 1800000000.5, "uuid": "AAECAwQFBgcICQoLDA0ODw==",
-                    "container_status": {"container_id": {"value": "c"}}}}"#)),
+                    "container_status": {"container_id": {"value": "c"}}}}"#,
+            )),
         ),
         (
             "agent.executor_exited",
-            Message::ExecutorExited(of(
+            Message::ExecutorExited(parsed(
                 r#"{"framework_id": {"value": "M-0000"}, "executor_id": {"value": "e"}, "status": 256}"#,
             )),
         ),
         (
             "agent.executor_message",
-            Message::ExecutorMessage(of(
+            Message::ExecutorMessage(parsed(
                 r#"{"framework_id": {"value": "M-0000"}, "executor_id": {"value": "e"}, "data": "AAE="}"#,
             )),
         ),
         (
             "agent.agent_update",
-            Message::AgentUpdate(of(r#"{"oversubscribed": {"resources": [
-                {"name": "cpus", "type": "SCALAR", "scalar": {"value": 2}, "revocable": {}}]}}"#)),
+            Message::AgentUpdate(parsed(
+                r#"{"oversubscribed": {"resources": [
+                {"name": "cpus", "type": "SCALAR", "scalar": {"value": 2}, "revocable": {}}]}}"#,
+            )),
         ),
         (
             "agent.operation_update",
-            Message::OperationUpdate(of(r#"{"framework_id": {"value": "M-0000"},
-                "status": {"state": "OPERATION_FINISHED"}, "operation_uuid": {"value": "AAE="}}"#)),
+            Message::OperationUpdate(parsed(
+                r#"{"framework_id": {"value": "M-0000"},
+                "status": {"state": "OPERATION_FINISHED"}, "operation_uuid": {"value": "AAE="}}"#,
+            )),
         ),
     ]
 }
 
 fn registered() -> meseta::Registered {
-    of(
+    parsed(
         r#"{"agent_id": {"value": "M-S0"}, "total_ping_timeout_seconds": 75,
         "unknown_tasks": [{"framework_id": {"value": "M-0000"}, "task_id": {"value": "t"}, "partition_aware": true}],
         "master_info": {"id": "m7", "ip": 16777343, "port": 5050, "hostname": "master.example"},
@@ -152,15 +164,15 @@ fn master_messages() -> Vec<(&'static str, Option<&'static str>, master_frame::M
         (
             "master.ping",
             None,
-            Message::Ping(of(r#"{"sequence": 300, "connected": true}"#)),
+            Message::Ping(parsed(r#"{"sequence": 300, "connected": true}"#)),
         ),
-        ("master.run_task", None, Message::RunTask(of(task))),
+        ("master.run_task", None, Message::RunTask(parsed(task))),
         (
             "master.run_task_group",
             None,
-            Message::RunTaskGroup(of(group)),
+            Message::RunTaskGroup(parsed(group)),
         ),
-        ("master.kill_task", None, Message::KillTask(of(task_of))),
+        ("master.kill_task", None, Message::KillTask(parsed(task_of))),
         (
             "master.acknowledge",
             None,
@@ -169,22 +181,22 @@ fn master_messages() -> Vec<(&'static str, Option<&'static str>, master_frame::M
         (
             "master.shutdown_executor",
             None,
-            Message::ShutdownExecutor(of(executor)),
+            Message::ShutdownExecutor(parsed(executor)),
         ),
         (
             "master.shutdown_framework",
             None,
-            Message::ShutdownFramework(of(r#"{"framework_id": {"value": "M-0000"}}"#)),
+            Message::ShutdownFramework(parsed(r#"{"framework_id": {"value": "M-0000"}}"#)),
         ),
         (
             "master.update_framework",
             None,
-            Message::UpdateFramework(of(r#"{"framework": {"user": "root", "name": "web"}}"#)),
+            Message::UpdateFramework(parsed(r#"{"framework": {"user": "root", "name": "web"}}"#)),
         ),
         (
             "master.apply_operation",
             None,
-            Message::ApplyOperation(of(
+            Message::ApplyOperation(parsed(
                 r#"{"operation": {"type": "RESERVE", "reserve": {"resources": [
                 {"name": "cpus", "type": "SCALAR", "scalar": {"value": 1},
                  "reservations": [{"type": "DYNAMIC", "role": "ads"}]}]}}, "operation_uuid": {"value": "AAE="}}"#,
@@ -193,26 +205,26 @@ fn master_messages() -> Vec<(&'static str, Option<&'static str>, master_frame::M
         (
             "master.acknowledge_operation",
             None,
-            Message::AcknowledgeOperation(of(
+            Message::AcknowledgeOperation(parsed(
                 r#"{"operation_uuid": {"value": "AAE="}, "status_uuid": "AAI="}"#,
             )),
         ),
         (
             "master.drain",
             None,
-            Message::Drain(of(
+            Message::Drain(parsed(
                 r#"{"config": {"max_grace_period": {"nanoseconds": 5000000000}, "mark_gone": true}}"#,
             )),
         ),
         (
             "master.shutdown",
             None,
-            Message::Shutdown(of(r#"{"reason": "r"}"#)),
+            Message::Shutdown(parsed(r#"{"reason": "r"}"#)),
         ),
         (
             "master.refused",
             None,
-            Message::Refused(of(r#"{"reason": "r", "permanent": true}"#)),
+            Message::Refused(parsed(r#"{"reason": "r", "permanent": true}"#)),
         ),
     ]
 }

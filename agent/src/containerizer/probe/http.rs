@@ -183,7 +183,7 @@ mod tests {
     /// A task that lives until the other end of the pipe is dropped.
     fn life() -> (TaskLife, io::PipeWriter) {
         let (ended, ends) = io::pipe().expect("a pipe");
-        (TaskLife::of(OwnedFd::from(ended)), ends)
+        (TaskLife::from_supervisor(OwnedFd::from(ended)), ends)
     }
 
     fn lookups(all: usize) -> Lookups {

@@ -434,7 +434,7 @@ fn provide_one(
     match point {
         Point::Host(path) => {
             let there = fs::metadata(path).map_err(failed("look at", path))?;
-            if Kind::of(&there) != kind {
+            if Kind::from_meta(&there) != kind {
                 return Err(VolumeError::HostPath {
                     volume: volume.name.clone(),
                     path: path.clone(),

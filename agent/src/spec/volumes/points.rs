@@ -26,7 +26,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn of(meta: &Metadata) -> Self {
+    pub(super) fn from_meta(meta: &Metadata) -> Self {
         if meta.is_dir() {
             Self::Folder
         } else {

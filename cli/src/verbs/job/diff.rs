@@ -9,7 +9,7 @@ use super::super::{items, text};
 use super::api::{self, Scheduler};
 
 /// Returns both versions, and each field that differs, with its values.
-pub(super) fn of(
+pub(super) fn compare(
     scheduler: &Scheduler,
     name: &str,
     (from, to): (Option<u64>, Option<u64>),

@@ -363,7 +363,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         JobVerb::Diff { name, from, to } => {
-            let differences = diff::of(&scheduler, name, (*from, *to))?;
+            let differences = diff::compare(&scheduler, name, (*from, *to))?;
             if options.json {
                 terminal::print_json(&differences)?;
             } else {
@@ -383,7 +383,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             let job = scheduler.whole_job(name)?;
             let history = || scheduler.get(&format!("{}/history", api::path(name)?));
             let task = task::newest(&job, *index, history)?;
-            let options = super::logs::Options::of(&task, file, *follow, master);
+            let options = super::logs::Options::from_task(&task, file, *follow, master);
             super::logs::run(&options).map(|()| ExitCode::SUCCESS)
         }
         JobVerb::Exec {
@@ -394,7 +394,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             let master = options.checked_master()?;
             let job = scheduler.whole_job(name)?;
             let task = task::running(&job, *index)?;
-            super::exec::run(&super::exec::Options::of(&task, arguments, master))
+            super::exec::run(&super::exec::Options::from_task(&task, arguments, master))
         }
         JobVerb::Restart { name } => change(name, "restart", json!({})),
         JobVerb::Promote { name } => change(name, "promote", json!({})),

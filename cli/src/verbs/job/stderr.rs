@@ -38,7 +38,7 @@ fn read(scheduler: &Scheduler, task: &str, agent_id: &str) -> anyhow::Result<Vec
     let agents = server::get_json(&master, "/slaves")?;
     let mut agents = items(&agents, "slaves").iter();
     let agent = agents.find(|agent| text(agent, "id") == agent_id);
-    let Some(address) = agent.and_then(AgentAddress::of) else {
+    let Some(address) = agent.and_then(AgentAddress::from_agent) else {
         return Ok(Vec::new());
     };
     let mut tail = Tail::new(&address, &framework, task, "stderr");

@@ -9,7 +9,7 @@ use crate::server::Network;
 
 fn people(all: &[(&str, &str, u8)]) -> Credentials {
     let lines = all.iter().map(|(name, secret, salt)| {
-        let hash = SecretHash::of(secret.as_bytes(), [*salt; 16]).unwrap();
+        let hash = SecretHash::from_secret(secret.as_bytes(), [*salt; 16]).unwrap();
         format!("{name} {hash}\n")
     });
     Credentials::parse(&lines.collect::<String>()).unwrap()
@@ -28,7 +28,7 @@ fn claim(principal: &str, secret: &str) -> Claim {
 
 fn network(address: &str) -> Option<Source> {
     let address: IpAddr = address.parse().unwrap();
-    Some(Source::Network(Network::of(address)))
+    Some(Source::Network(Network::from_address(address)))
 }
 
 async fn outcome(authenticator: &Authenticator, principal: &str, secret: &str) -> CheckOutcome {

@@ -31,7 +31,7 @@ pub(super) enum Clear {
 }
 
 impl Thresholds {
-    const fn of(&self, level: Level) -> Option<f64> {
+    const fn for_level(&self, level: Level) -> Option<f64> {
         match level {
             Level::Clear => None,
             Level::Stop => Some(self.stop),
@@ -43,15 +43,19 @@ impl Thresholds {
     /// The highest level whose threshold the value has reached.
     fn reached(&self, value: f64) -> Level {
         let levels = [Level::Kill, Level::Throttle, Level::Stop];
-        let over = |level: &Level| self.of(*level).is_some_and(|threshold| value >= threshold);
+        let over = |level: &Level| {
+            self.for_level(*level)
+                .is_some_and(|threshold| value >= threshold)
+        };
         levels.into_iter().find(over).unwrap_or(Level::Clear)
     }
 
     fn is_cleared(&self, level: Level, value: f64) -> bool {
-        self.of(level).is_none_or(|threshold| match self.clear {
-            Clear::Below(by) => value < threshold - by,
-            Clear::Half => value < threshold / 2.0,
-        })
+        self.for_level(level)
+            .is_none_or(|threshold| match self.clear {
+                Clear::Below(by) => value < threshold - by,
+                Clear::Half => value < threshold / 2.0,
+            })
     }
 }
 
@@ -157,7 +161,10 @@ impl Detector {
     }
 
     pub(super) fn explain(&self, at: Moment, level: Level) -> Explanation {
-        let threshold = self.thresholds.of(level).unwrap_or(self.thresholds.stop);
+        let threshold = self
+            .thresholds
+            .for_level(level)
+            .unwrap_or(self.thresholds.stop);
         let held = self
             .over_since
             .map_or(Duration::ZERO, |since| at.saturating_since(since));

@@ -182,12 +182,12 @@ impl SeccompProfile {
     /// A profile of only these calls, with any arguments. `execve` and `write` must be among them, since the launch itself still
     /// needs both.
     pub fn only<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, SeccompError> {
-        let empty = Self::of(SeccompAction::Errno(EPERM));
+        let empty = Self::from_otherwise(SeccompAction::Errno(EPERM));
         names.into_iter().try_fold(empty, Self::allow)
     }
 
     /// A profile with this action for every call.
-    pub fn of(otherwise: SeccompAction) -> Self {
+    pub fn from_otherwise(otherwise: SeccompAction) -> Self {
         Self {
             allowed: BTreeMap::new(),
             exceptions: Vec::new(),
@@ -611,7 +611,7 @@ mod tests {
             comparison: SeccompComparison::Equal,
             value,
         };
-        let but_uname = SeccompProfile::of(SeccompAction::Allow)
+        let but_uname = SeccompProfile::from_otherwise(SeccompAction::Allow)
             .when("uname", &[], SeccompAction::Errno(EPERM))
             .and_then(|one| one.when("personality", &[equal(0, 8)], SeccompAction::Errno(EPERM)))
             .and_then(|one| one.when("bpf", &[], SeccompAction::Kill))
@@ -620,7 +620,7 @@ mod tests {
         assert!(but_uname.allows("personality"));
         // One filter per action.
         assert_eq!(but_uname.compile().map(|programs| programs.len()), Ok(2));
-        let listed = SeccompProfile::of(SeccompAction::Errno(EPERM))
+        let listed = SeccompProfile::from_otherwise(SeccompAction::Errno(EPERM))
             .when("socket", &[equal(0, 1)], SeccompAction::Allow)
             .and_then(|one| one.when("socket", &[equal(0, 2)], SeccompAction::Allow))
             .and_then(|one| one.when("clone3", &[], SeccompAction::Errno(38)))
@@ -645,7 +645,7 @@ mod tests {
             none_of: admin,
             ..CapabilityCondition::default()
         };
-        let profile = SeccompProfile::of(SeccompAction::Errno(EPERM))
+        let profile = SeccompProfile::from_otherwise(SeccompAction::Errno(EPERM))
             .when_capable(with, "bpf", &[], SeccompAction::Allow)
             .and_then(|one| one.when_capable(without, "ptrace", &[], SeccompAction::Allow))
             .expect("known");

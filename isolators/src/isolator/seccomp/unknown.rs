@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn x32_numbers_match_the_rules() {
         for otherwise in [SeccompAction::Allow, SeccompAction::Log] {
-            let profile = SeccompProfile::of(otherwise)
+            let profile = SeccompProfile::from_otherwise(otherwise)
                 .when("bpf", &[], SeccompAction::Errno(13))
                 .expect("known");
             let allowed = answer(&profile, number("read"));

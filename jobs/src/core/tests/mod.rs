@@ -444,7 +444,7 @@ fn impossible_requests_name_their_reason() {
 fn permission_is_bound_to_seen_job() {
     let mut world = World::new(1, 1);
     let mine = Authorities {
-        present: Authority::of(&batch("array", 3)),
+        present: Authority::from_spec(&batch("array", 3)),
         rollback: None,
     };
     let mut other = batch("array", 3);

@@ -52,7 +52,7 @@ impl Conversion {
         let messages = messages.map(|encoded| v1::Resource::decode(encoded.as_slice()));
         let messages = messages
             .collect::<Result<Vec<_>, _>>()
-            .map_err(Invalid::of)?;
+            .map_err(Invalid::from_error)?;
         let resources = wire::from_wire(&messages)?;
         let allocated = resources
             .iter()
@@ -79,7 +79,7 @@ struct Conversions {
 }
 
 impl Conversions {
-    fn of(&mut self, reported: Vec<Vec<u8>>, fallback: &Role) -> Result<&Conversion, Invalid> {
+    fn convert(&mut self, reported: Vec<Vec<u8>>, fallback: &Role) -> Result<&Conversion, Invalid> {
         let known = self
             .kept
             .iter()
@@ -224,11 +224,12 @@ impl MasterCore {
 
 impl TaskAdoption<'_> {
     fn adopt(&mut self, task_id: &str, task: ReportedTask) -> Result<(), Invalid> {
-        let framework_id = FrameworkId::new(&task.framework_id.value).map_err(Invalid::of)?;
+        let framework_id =
+            FrameworkId::new(&task.framework_id.value).map_err(Invalid::from_error)?;
         if self.finished.contains(&framework_id) {
             return Ok(());
         }
-        let state = TaskState::try_from(task.state).map_err(Invalid::of);
+        let state = TaskState::try_from(task.state).map_err(Invalid::from_error);
         let is_over = state.as_ref().is_ok_and(|state| is_terminal(*state));
         // An agent that was never away runs only tasks from this master. An ended task may be one whose
         // acknowledgement the agent did not get.
@@ -241,13 +242,13 @@ impl TaskAdoption<'_> {
                 && is_strange(&framework_id)
             {
                 agent.remember_kill(&framework_id, &task_id, None);
-                return Err(Invalid::of(NOT_LAUNCHED));
+                return Err(Invalid::from_error(NOT_LAUNCHED));
             }
             return Err(invalid!("its framework is unknown"));
         };
         // A clone of the stored id, which very many tasks then share.
         let framework_id = framework.id.clone();
-        let task_id = TaskId::new(task_id).map_err(Invalid::of)?;
+        let task_id = TaskId::new(task_id).map_err(Invalid::from_error)?;
         if agent.task(&framework_id, &task_id).is_some() {
             if is_over {
                 let ended = (framework_id, task_id, state?);
@@ -261,7 +262,7 @@ impl TaskAdoption<'_> {
         }
         if is_strange(&framework_id) {
             agent.remember_kill(&framework_id, &task_id, None);
-            return Err(Invalid::of(NOT_LAUNCHED));
+            return Err(Invalid::from_error(NOT_LAUNCHED));
         }
         self.books.add(framework, task_id, state?, task)
     }
@@ -280,7 +281,7 @@ impl Books<'_> {
         let fallback = framework.terms.roles.first().cloned();
         let resources = self
             .conversions
-            .of(resources, &fallback.unwrap_or_default())?;
+            .convert(resources, &fallback.unwrap_or_default())?;
         let ids = (framework.id.clone(), task_id);
         let mut record = record(agent.id(), ids, state, resources, task)?;
         let mut lost = framework.unreachable.tasks().iter();
@@ -334,7 +335,7 @@ fn record(
     let update_uuid = task.status_update_uuid.take();
     let statuses = std::mem::take(&mut task.statuses);
     let container = task.container.as_deref().map(v1::ContainerInfo::decode);
-    let container = container.transpose().map_err(Invalid::of)?;
+    let container = container.transpose().map_err(Invalid::from_error)?;
     let mut record = TaskRecord {
         task_id,
         framework_id,

@@ -49,7 +49,7 @@ pub(super) struct ChargedResources {
 }
 
 impl ChargedResources {
-    fn of(agent: &Agent) -> Self {
+    fn from_agent(agent: &Agent) -> Self {
         let total = agent.profile.total.unrevocable().scalar_quantities();
         let total = total.iter().map(|(name, amount)| (name.clone(), amount));
         let mut charged = Self {
@@ -113,7 +113,7 @@ pub(super) struct AdoptionBudget {
 struct RunningFrameworks<'a>(BTreeSet<&'a str>);
 
 impl<'a> RunningFrameworks<'a> {
-    fn of(report: &'a meseta::Reregister, tasks: &'a [meseta::ReportedTask]) -> Self {
+    fn from_report(report: &'a meseta::Reregister, tasks: &'a [meseta::ReportedTask]) -> Self {
         let tasks = tasks.iter();
         let tasks = tasks.map(|task| task.framework_id.value.as_str());
         let executors = report.executors.iter();
@@ -140,7 +140,7 @@ impl MasterCore {
     ) -> BTreeSet<FrameworkId> {
         let is_expected = back == ReregistrationKind::Expected;
         let mut finished = BTreeSet::new();
-        let running = RunningFrameworks::of(report, &tasks);
+        let running = RunningFrameworks::from_report(report, &tasks);
         let mut framework_slots = None;
         for info in &report.frameworks {
             let framework = info
@@ -169,7 +169,7 @@ impl MasterCore {
             return finished;
         };
         let mut budget = AdoptionBudget {
-            charged: ChargedResources::of(agent),
+            charged: ChargedResources::from_agent(agent),
             reported: self.reported_budget_of(agent),
         };
         self.adopt_tasks(id, tasks, &finished, back, &mut budget);
@@ -229,7 +229,7 @@ impl MasterCore {
             info.principal.clone_from(&owner.principal);
         }
         let terms = Terms {
-            capabilities: Capabilities::of(&info),
+            capabilities: Capabilities::from_framework(&info),
             info: Arc::new(info),
             roles,
             suppressed: BTreeSet::new(),

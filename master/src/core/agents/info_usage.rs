@@ -18,7 +18,7 @@ use crate::core::state::rejection::Rejection;
 impl MasterCore {
     /// The proven origin of the agent on a connection.
     pub(super) fn origin_of(&self, connection: ConnectionId, hostname: &str) -> Origin {
-        Origin::of(self.agent_callers.get(&connection), hostname)
+        Origin::from_caller(self.agent_callers.get(&connection), hostname)
     }
 
     /// Whether the hostname of the agent on a connection is proven.
@@ -180,7 +180,7 @@ impl MasterCore {
         connection: ConnectionId,
         profile: &AgentProfile,
     ) {
-        if profile.bytes > self.agent_info_usage.of(&profile.id) {
+        if profile.bytes > self.agent_info_usage.for_agent(&profile.id) {
             self.keep_description(connection, profile);
         }
     }

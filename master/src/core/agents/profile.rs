@@ -114,8 +114,8 @@ pub(in crate::core) fn record(profile: &AgentProfile) -> AgentRecord {
 pub(in crate::core) fn recovered_agent(
     record: &AgentRecord,
 ) -> Result<(AgentId, RecoveredAgent), Invalid> {
-    let id = AgentId::new(&record.agent_id).map_err(Invalid::of)?;
-    let info = AgentInfo::decode(record.info.clone()).map_err(Invalid::of)?;
+    let id = AgentId::new(&record.agent_id).map_err(Invalid::from_error)?;
+    let info = AgentInfo::decode(record.info.clone()).map_err(Invalid::from_error)?;
     let agent = RecoveredAgent {
         info: Arc::new(info),
         encoded: record.info.clone(),

@@ -59,12 +59,12 @@ impl MasterCore {
     ) -> Result<FrameworkId, Invalid> {
         let id = call::id_of(&terms.info);
         if !id.is_empty() {
-            let id = FrameworkId::new(id).map_err(Invalid::of)?;
+            let id = FrameworkId::new(id).map_err(Invalid::from_error)?;
             return self.check_owner(&id, terms, caller).map(|()| id);
         }
         self.check_framework_limit(terms)?;
         let id = self.take_framework_id();
-        id.map_err(Invalid::of)
+        id.map_err(Invalid::from_error)
     }
 
     fn check_framework_limit(&self, terms: &Terms) -> Result<(), Invalid> {
@@ -116,7 +116,7 @@ impl MasterCore {
             return;
         }
         let id = subscription.id.clone();
-        let identity = Identity::of(&subscription.terms, &subscription.caller);
+        let identity = Identity::from_terms(&subscription.terms, &subscription.caller);
         self.ownership.subscribing.insert(connection, id.clone());
         let pending = Pending::Subscribe(Box::new(subscription));
         let is_new = !self.ownership.owners.contains_key(&id);
@@ -129,7 +129,7 @@ impl MasterCore {
     /// Whether the registry must store the owner before the framework gets its subscription.
     fn must_be_stored(&self, subscription: &Subscription) -> bool {
         let (id, info) = (&subscription.id, &subscription.terms.info);
-        let identity = Identity::of(&subscription.terms, &subscription.caller);
+        let identity = Identity::from_terms(&subscription.terms, &subscription.caller);
         if !identity.is_known() {
             return false;
         }
@@ -307,7 +307,7 @@ impl MasterCore {
             user: owner.user,
             by_operator,
         };
-        let group = RemovalGroup::of(&record);
+        let group = RemovalGroup::from_record(&record);
         ownership.unwritten.insert(id.clone(), record);
         // The id may have been forgotten, and have come back, during earlier pending removals.
         ownership.forgotten.remove(id);

@@ -117,7 +117,7 @@ impl MasterCore {
             check_constrained(constraints, &roles)?;
         }
         Ok(Terms {
-            capabilities: Capabilities::of(&call.info),
+            capabilities: Capabilities::from_framework(&call.info),
             info: Arc::new(call.info),
             roles,
             suppressed,
@@ -141,7 +141,7 @@ impl MasterCore {
         }
         let id = call::id_of(info);
         if !id.is_empty() {
-            FrameworkId::new(id).map_err(Invalid::of)?;
+            FrameworkId::new(id).map_err(Invalid::from_error)?;
         }
         if framework::failover_timeout(info).is_none() {
             return Err(invalid!(

@@ -82,7 +82,7 @@ impl MasterCore {
         };
         let by_operator = reason == RemovalReason::OperatorTeardown;
         self.note_removal(id, identity, by_operator);
-        self.keep_framework(FrameworkView::of(&framework, true));
+        self.keep_framework(FrameworkView::from_framework(&framework, true));
     }
 
     /// Ends everything that a framework has, without recording the removal.

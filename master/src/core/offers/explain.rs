@@ -81,7 +81,7 @@ impl MasterCore {
         let framework = question.framework_id.as_deref();
         let framework = framework.map(|id| self.known_framework(id)).transpose()?;
         let role = question.role.as_deref().map(Role::new).transpose();
-        let role = role.map_err(Invalid::of)?;
+        let role = role.map_err(Invalid::from_error)?;
         let visible = question.visible.as_ref();
         let sees_framework = |id| visible.is_none_or(|visible| visible.frameworks.contains(id));
         let sees_role = |role| visible.is_none_or(|visible| visible.roles.contains(role));
@@ -143,7 +143,7 @@ impl MasterCore {
                 allocator.explain_role(now, role, frameworks.as_ref(), agent, at_most)
             }
         };
-        answers.map_err(Invalid::of)
+        answers.map_err(Invalid::from_error)
     }
 
     /// The excluded agents of every subscribed framework.

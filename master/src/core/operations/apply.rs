@@ -90,16 +90,16 @@ impl MasterCore {
         })?;
         let sent = for_agent(&operation, message);
         frame_size::check_operation(agent, &sent)?;
-        let conversions = operation.conversions().map_err(Invalid::of)?;
+        let conversions = operation.conversions().map_err(Invalid::from_error)?;
         let single = without_copies(&accepted_offers.remaining, &operation);
-        Change::of(&conversions, &single).map_err(Invalid::of)?;
+        Change::from_conversions(&conversions, &single).map_err(Invalid::from_error)?;
         let change = self.change_of_total(&accepted_offers.agent, &conversions)?;
         self.check_growth(&accepted_offers.agent, &operation, &change)?;
         // A refused operation rescinds nothing.
         self.rescind_destroyed(&accepted_offers.agent, &operation);
         self.return_copies(id, accepted_offers, &operation);
-        let remaining =
-            Change::of(&conversions, &accepted_offers.remaining).map_err(Invalid::of)?;
+        let remaining = Change::from_conversions(&conversions, &accepted_offers.remaining)
+            .map_err(Invalid::from_error)?;
         self.allocator
             .update_allocation(id, &accepted_offers.agent, &conversions)
             .map_err(|error| {
@@ -153,11 +153,11 @@ impl MasterCore {
         let bytes = message.encoded_len();
         let usage = &agent.operation_usage;
         if let Some(many) = usage.refusal(agent.id(), framework, bytes) {
-            return Err(Invalid::of(many));
+            return Err(Invalid::from_error(many));
         }
         let max = self.config.memory.operations;
         let checked = self.operation_memory.check(framework, bytes, max);
-        checked.map_err(Invalid::of)
+        checked.map_err(Invalid::from_error)
     }
 
     /// Checks that an operation that requires feedback can have it.
@@ -252,7 +252,7 @@ impl MasterCore {
         let agent = self.agents.get(agent);
         let agent = agent.ok_or(AGENT_GONE)?;
         let bare: Vec<Conversion> = conversions.iter().map(Conversion::unallocate).collect();
-        Change::of(&bare, &agent.profile.total).map_err(Invalid::of)
+        Change::from_conversions(&bare, &agent.profile.total).map_err(Invalid::from_error)
     }
 
     /// Checks that an operation may change the agent's resources.
@@ -418,7 +418,7 @@ impl MasterCore {
         if let Some(agent) = self.agents.get(agent) {
             frame_size::check_operation(agent, &sent)?;
         }
-        let conversions = operation.conversions().map_err(Invalid::of)?;
+        let conversions = operation.conversions().map_err(Invalid::from_error)?;
         let change = self.change_of_total(agent, &conversions);
         if let Ok(change) = &change {
             self.check_growth(agent, &operation, change)?;
@@ -426,7 +426,7 @@ impl MasterCore {
         let requested: Resources = conversions.iter().map(Conversion::consumed).sum();
         if self.offers_in_the_way(agent, &requested).is_none() {
             let free = self.allocator.free(agent);
-            Change::of(&conversions, &free).map_err(Invalid::of)?;
+            Change::from_conversions(&conversions, &free).map_err(Invalid::from_error)?;
         }
         let change = change?;
         // A refused operation rescinds nothing.
@@ -437,10 +437,10 @@ impl MasterCore {
             self.rescind(&offer);
         }
         let free = self.allocator.free(agent);
-        Change::of(&conversions, &free).map_err(Invalid::of)?;
+        Change::from_conversions(&conversions, &free).map_err(Invalid::from_error)?;
         self.allocator
             .update_available(agent, &conversions)
-            .map_err(Invalid::of)?;
+            .map_err(Invalid::from_error)?;
         self.allocate_due = true;
         Ok(self.commit_operation(None, agent, sent, &change))
     }

@@ -33,7 +33,7 @@ impl Plan {
     /// Checks that these machines are scheduled and in the mode from which a change starts.
     fn check_change(&self, machines: &[MachineId], from: Mode) -> Result<(), Invalid> {
         for id in machines {
-            let machine = Machine::of(id);
+            let machine = Machine::from_id(id);
             let shown = json::to_string(id);
             if !self.lists(&machine) {
                 return Err(invalid!(
@@ -72,12 +72,12 @@ impl MasterCore {
         schedule: Schedule,
     ) -> Result<(), Answer> {
         check_schedule(&schedule)?;
-        let requested = Plan::of(Arc::new(Maintenance {
+        let requested = Plan::from_maintenance(Arc::new(Maintenance {
             schedule,
             down: self.copy_requested_maintenance().down,
         }));
         for id in &requested.maintenance().down {
-            if !requested.lists(&Machine::of(id)) {
+            if !requested.lists(&Machine::from_id(id)) {
                 return Err(refused(format!(
                     "Machine '{}' is deactivated and cannot be removed from the schedule",
                     json::to_string(id)
@@ -153,7 +153,7 @@ impl MasterCore {
         plan.check_change(machines, Mode::Draining)?;
         let mut requested = self.copy_requested_maintenance();
         requested.down.extend(machines.iter().cloned());
-        self.store_maintenance(reply, Plan::of(Arc::new(requested)));
+        self.store_maintenance(reply, Plan::from_maintenance(Arc::new(requested)));
         Ok(())
     }
 
@@ -166,15 +166,15 @@ impl MasterCore {
         let plan = &self.operator.requested_maintenance;
         plan.check_change(machines, Mode::Down)?;
         let mut requested = self.copy_requested_maintenance();
-        let up: BTreeSet<Machine> = machines.iter().map(Machine::of).collect();
-        let stays = |id: &MachineId| !up.contains(&Machine::of(id));
+        let up: BTreeSet<Machine> = machines.iter().map(Machine::from_id).collect();
+        let stays = |id: &MachineId| !up.contains(&Machine::from_id(id));
         requested.down.retain(stays);
         for window in &mut requested.schedule.windows {
             window.machine_ids.retain(stays);
         }
         let windows = &mut requested.schedule.windows;
         windows.retain(|window| !window.machine_ids.is_empty());
-        self.store_maintenance(reply, Plan::of(Arc::new(requested)));
+        self.store_maintenance(reply, Plan::from_maintenance(Arc::new(requested)));
         Ok(())
     }
 
@@ -298,7 +298,7 @@ fn check_schedule(schedule: &Schedule) -> Result<(), Invalid> {
                     "The 'hostname' of a machine has more than {HOSTNAME_BYTES_MAX} bytes"
                 ));
             }
-            if seen.insert(Machine::of(id), ()).is_some() {
+            if seen.insert(Machine::from_id(id), ()).is_some() {
                 return Err(invalid!(
                     "Machine '{}' appears more than once in the schedule",
                     json::to_string(id)
@@ -326,7 +326,7 @@ fn check_machines(machines: &[MachineId]) -> Result<(), Invalid> {
     let mut seen = BTreeSet::new();
     for id in machines {
         check_machine(id)?;
-        if !seen.insert(Machine::of(id)) {
+        if !seen.insert(Machine::from_id(id)) {
             return Err(invalid!(
                 "Machine '{}' appears more than once in the list",
                 json::to_string(id)
@@ -337,7 +337,7 @@ fn check_machines(machines: &[MachineId]) -> Result<(), Invalid> {
 }
 
 fn check_machine(id: &MachineId) -> Result<(), Invalid> {
-    let Machine { hostname, ip } = Machine::of(id);
+    let Machine { hostname, ip } = Machine::from_id(id);
     if hostname.is_empty() && ip.is_empty() {
         return Err(invalid!("Both 'hostname' and 'ip' for a machine are empty"));
     }

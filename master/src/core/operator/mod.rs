@@ -84,7 +84,7 @@ impl MasterCore {
 
     /// Checks that the allocator accepts the role, and that the configured roles, if any, include it.
     fn check_known(&self, role: &Role) -> Result<(), Invalid> {
-        Allocator::check_role(role).map_err(Invalid::of)?;
+        Allocator::check_role(role).map_err(Invalid::from_error)?;
         match &self.config.roles {
             Some(roles) if !roles.contains(role) => Err(invalid!("Unknown role '{role}'")),
             Some(_) | None => Ok(()),

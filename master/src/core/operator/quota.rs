@@ -88,7 +88,7 @@ impl MasterCore {
         role: &str,
         approver: &Approver,
     ) -> Result<(), Answer> {
-        let role = Role::new(role).map_err(Invalid::of)?;
+        let role = Role::new(role).map_err(Invalid::from_error)?;
         self.check_known(&role)?;
         let mut new_quotas = self.operator.requested_quotas.clone();
         if new_quotas.remove(&role).is_none() {
@@ -319,7 +319,7 @@ fn requested(request: &QuotaRequest) -> Result<(Role, BTreeMap<ResourceName, Sca
             return Err(invalid!("QuotaInfo must not contain AllocationInfo"));
         }
         let amount = amount(message)?;
-        let name = ResourceName::new(&message.name).map_err(Invalid::of)?;
+        let name = ResourceName::new(&message.name).map_err(Invalid::from_error)?;
         if guarantees.insert(name.clone(), amount).is_some() {
             return Err(invalid!(
                 "QuotaInfo contains duplicate resource name '{name}'"

@@ -69,7 +69,10 @@ impl MasterCore {
     /// Publishes a framework, as added or updated.
     pub(in crate::core) fn publish_framework(&mut self, id: &FrameworkId, is_new: bool) {
         self.publish(|core| {
-            let view = Arc::new(FrameworkView::of(core.frameworks.get(id)?, false));
+            let view = Arc::new(FrameworkView::from_framework(
+                core.frameworks.get(id)?,
+                false,
+            ));
             Some(if is_new {
                 OperatorEvent::FrameworkAdded(view)
             } else {

@@ -44,7 +44,7 @@ pub(in crate::core) enum Origin {
 impl Origin {
     /// Identifies the machine of a connection. A machine with a certificate is identified by the certificate's first
     /// name, whichever of its names the agent gives.
-    pub(in crate::core) fn of(caller: Option<&Caller>, hostname: &str) -> Self {
+    pub(in crate::core) fn from_caller(caller: Option<&Caller>, hostname: &str) -> Self {
         let is_somewhere =
             |caller: &&Caller| caller.certificate.is_some() || caller.address.is_some();
         match caller.filter(is_somewhere) {
@@ -100,7 +100,7 @@ impl AgentInfoUsage {
         }
     }
 
-    pub(in crate::core) fn of(&self, id: &AgentId) -> usize {
+    pub(in crate::core) fn for_agent(&self, id: &AgentId) -> usize {
         self.of_agents.get(id).map_or(0, |(_, bytes)| *bytes)
     }
 
@@ -111,7 +111,7 @@ impl AgentInfoUsage {
         bytes: usize,
         max: usize,
     ) -> Result<(), Invalid> {
-        let before = self.of(described.id);
+        let before = self.for_agent(described.id);
         // The registry's record lacks the data that the agent sends with each connection.
         let known = before.saturating_add(if described.is_expected {
             SMALL_BYTES
@@ -155,7 +155,7 @@ impl AgentInfoUsage {
         bytes: usize,
         max: usize,
     ) -> Result<(), Invalid> {
-        let before = self.of(id);
+        let before = self.for_agent(id);
         let all = (self.all + bytes).saturating_sub(before);
         let bound = if bytes <= SMALL_BYTES {
             max - max / 4
@@ -261,12 +261,15 @@ mod tests {
             address: Some(text.parse().unwrap()),
             ..Caller::default()
         };
-        let of = |caller: &Caller, host: &str| Origin::of(Some(caller), host);
+        let of = |caller: &Caller, host: &str| Origin::from_caller(Some(caller), host);
         let (one, same) = (at("10.0.0.1:7"), at("[::ffff:10.0.0.1]:9"));
         assert_eq!(of(&one, "a.example"), of(&same, "b.example"));
         assert_ne!(of(&one, "a.example"), of(&at("10.0.0.2:7"), "a.example"));
         let near = [at("[fd00::1]:1"), at("[fd00::2]:1")];
         assert_eq!(of(&near[0], "a"), of(&near[1], "b"));
-        assert_eq!(Origin::of(None, "A.Example."), Origin::host("a.example"));
+        assert_eq!(
+            Origin::from_caller(None, "A.Example."),
+            Origin::host("a.example")
+        );
     }
 }

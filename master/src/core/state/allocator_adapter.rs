@@ -142,7 +142,7 @@ impl AllocatorAdapter {
         let spec = spec(terms)?;
         self.allocator
             .add_framework(id, &spec, false, &BTreeMap::new())
-            .map_err(Invalid::of)
+            .map_err(Invalid::from_error)
     }
 
     pub(in crate::core) fn update_framework(
@@ -153,7 +153,7 @@ impl AllocatorAdapter {
         let spec = spec(terms)?;
         self.allocator
             .update_framework(id, &spec)
-            .map_err(Invalid::of)
+            .map_err(Invalid::from_error)
     }
 
     /// The free resources of an agent.
@@ -219,7 +219,7 @@ fn spec(terms: &Terms) -> Result<FrameworkSpec, Invalid> {
         ..FrameworkSpec::default()
     };
     for (role, filter) in &terms.info.offer_filters {
-        let role = Role::new(role).map_err(Invalid::of)?;
+        let role = Role::new(role).map_err(Invalid::from_error)?;
         if let Some(minimum) = min_allocatable(filter)? {
             spec.min_allocatable.insert(role, minimum);
         }

@@ -42,7 +42,7 @@ struct Usage {
 impl Constraints {
     /// Compiles the patterns. Slow for large patterns.
     #[must_use]
-    pub fn of(message: message::OfferConstraints) -> Self {
+    pub fn from_message(message: message::OfferConstraints) -> Self {
         let mut patterns = Patterns::within(PATTERNS_BYTES_MAX);
         let rules = rules(&message, &mut patterns);
         let patterns = Usage {
@@ -104,7 +104,7 @@ impl<'a> Patterns<'a> {
                  with '|'"
             ));
         }
-        let pattern = Pattern::new(text).map_err(Invalid::of)?;
+        let pattern = Pattern::new(text).map_err(Invalid::from_error)?;
         self.bytes += pattern.bytes();
         if self.bytes > self.bytes_max {
             return Err(invalid!(
@@ -147,7 +147,7 @@ fn rules<'a>(
     }
     let mut rules = BTreeMap::new();
     for (role, constraints) in &message.role_constraints {
-        let role = Role::new(role).map_err(Invalid::of)?;
+        let role = Role::new(role).map_err(Invalid::from_error)?;
         rules.insert(role, of_role(constraints, patterns)?);
     }
     Ok(rules)
@@ -216,7 +216,7 @@ fn constraint<'a>(
 pub(in crate::core) fn understood(
     given: Option<message::OfferConstraints>,
 ) -> Option<Arc<Constraints>> {
-    given.map(|message| Arc::new(Constraints::of(message)))
+    given.map(|message| Arc::new(Constraints::from_message(message)))
 }
 
 #[cfg(test)]
@@ -240,14 +240,14 @@ mod tests {
         }
     }
 
-    fn of(constraints: impl Iterator<Item = String>) -> Constraints {
+    fn from_constraints(constraints: impl Iterator<Item = String>) -> Constraints {
         let group = Group {
             attribute_constraints: constraints.map(|regex| matches(&regex)).collect(),
         };
         let role = RoleConstraints {
             groups: vec![group],
         };
-        Constraints::of(message::OfferConstraints {
+        Constraints::from_message(message::OfferConstraints {
             role_constraints: BTreeMap::from([("dev".to_owned(), role)]),
         })
     }

@@ -315,6 +315,6 @@ impl Framework {
 
 /// The roles of an info, from the fields that its capabilities require.
 pub(in crate::core) fn valid_roles(info: &FrameworkInfo) -> Result<BTreeSet<Role>, Invalid> {
-    let roles = convert::framework_roles(info).map_err(Invalid::of)?;
+    let roles = convert::framework_roles(info).map_err(Invalid::from_error)?;
     Ok(roles.into_iter().collect())
 }

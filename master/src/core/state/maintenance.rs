@@ -22,7 +22,7 @@ pub struct Maintenance {
 impl Maintenance {
     /// Whether the id names the machine of an agent.
     pub(crate) fn is_machine_of(id: &MachineId, agent: &AgentProfile) -> bool {
-        Machine::of(id).has(agent)
+        Machine::from_id(id).has(agent)
     }
 }
 
@@ -34,7 +34,7 @@ pub(in crate::core) struct Machine {
 }
 
 impl Machine {
-    pub(in crate::core) fn of(id: &MachineId) -> Self {
+    pub(in crate::core) fn from_id(id: &MachineId) -> Self {
         Self {
             hostname: id.hostname.as_deref().unwrap_or_default().to_lowercase(),
             ip: usual_ip(id.ip.as_deref().unwrap_or_default()),
@@ -67,17 +67,17 @@ pub(in crate::core) struct Plan {
 }
 
 impl Plan {
-    pub(in crate::core) fn of(maintenance: Arc<Maintenance>) -> Self {
+    pub(in crate::core) fn from_maintenance(maintenance: Arc<Maintenance>) -> Self {
         let mut by_machine = BTreeMap::new();
         for (position, window) in maintenance.schedule.windows.iter().enumerate() {
             for id in &window.machine_ids {
-                let entry = by_machine.entry(Machine::of(id));
+                let entry = by_machine.entry(Machine::from_id(id));
                 entry.or_insert((position, window.unavailability));
             }
         }
         Self {
             windows: by_machine,
-            down: maintenance.down.iter().map(Machine::of).collect(),
+            down: maintenance.down.iter().map(Machine::from_id).collect(),
             maintenance,
         }
     }
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn machines_are_compared_by_address() {
-        let machine = |ip: &str| Machine::of(&id("", ip));
+        let machine = |ip: &str| Machine::from_id(&id("", ip));
         assert_eq!(machine("FD00:0::7"), machine("fd00::7"));
         assert_eq!(machine("::ffff:10.0.0.1"), machine("10.0.0.1"));
         assert_ne!(machine("fd00::7"), machine("fd00::8"));
@@ -181,7 +181,7 @@ mod tests {
                 duration: None,
             },
         };
-        Plan::of(Arc::new(Maintenance {
+        Plan::from_maintenance(Arc::new(Maintenance {
             schedule: Schedule {
                 windows: (1..).zip(windows).map(window).collect(),
             },

@@ -39,7 +39,9 @@ impl OperatorSettings {
             .iter()
             .filter_map(|(id, deactivation)| Some((AgentId::new(id).ok()?, deactivation.clone())))
             .collect();
-        let plan = Arc::new(Plan::of(Arc::new(recovered.maintenance.clone())));
+        let plan = Arc::new(Plan::from_maintenance(Arc::new(
+            recovered.maintenance.clone(),
+        )));
         Self {
             requested_quotas: quotas.clone(),
             quotas: Arc::new(quotas),

@@ -31,7 +31,7 @@ pub(in crate::core) struct Identity {
 }
 
 impl Identity {
-    pub(in crate::core) fn of(terms: &Terms, caller: &Caller) -> Self {
+    pub(in crate::core) fn from_terms(terms: &Terms, caller: &Caller) -> Self {
         Self {
             principal: terms.info.principal.clone(),
             user: user_of(caller),
@@ -115,7 +115,7 @@ impl Ownership {
             let id = FrameworkId::new(&record.framework_id).ok();
             // A removal deletes the owner. If an earlier master left both, the framework was forgotten and came back.
             if let Some(id) = id.filter(|id| !owners.contains_key(id)) {
-                forgotten.extend(removals.insert(id, RemovalGroup::of(record)));
+                forgotten.extend(removals.insert(id, RemovalGroup::from_record(record)));
             }
         }
         Self {

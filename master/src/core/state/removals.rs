@@ -28,7 +28,7 @@ pub(in crate::core) struct RemovalGroup {
 }
 
 impl RemovalGroup {
-    pub(in crate::core) fn of(record: &RemovedRecord) -> Self {
+    pub(in crate::core) fn from_record(record: &RemovedRecord) -> Self {
         // A principal beside a user is unproven: otherwise one user could get a share for each name that it claims.
         let principal = record.principal.as_ref();
         let principal = principal.filter(|_| record.user.is_none());
@@ -153,11 +153,11 @@ mod tests {
         };
         let mut removals = Removals::default();
         for number in 0..3 {
-            let group = RemovalGroup::of(&record(1_000, "ada".to_owned()));
+            let group = RemovalGroup::from_record(&record(1_000, "ada".to_owned()));
             removals.insert(id("ada", number), group);
         }
         for number in 0..REMOVED_MAX {
-            let group = RemovalGroup::of(&record(1_001, format!("claimed {number}")));
+            let group = RemovalGroup::from_record(&record(1_001, format!("claimed {number}")));
             let forgotten = removals.insert(id("f", number), group);
             let expected = number.checked_sub(REMOVED_MAX - 3);
             assert_eq!(forgotten, expected.map(|oldest| id("f", oldest)));
@@ -166,7 +166,7 @@ mod tests {
             principal: Some("ada".to_owned()),
             ..RemovedRecord::default()
         };
-        assert_eq!(RemovalGroup::of(&named), group("ada", false));
+        assert_eq!(RemovalGroup::from_record(&named), group("ada", false));
     }
 
     #[test]

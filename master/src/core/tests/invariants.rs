@@ -41,7 +41,7 @@ impl World {
         self.core.agents.check(|agent| self.core.view(agent));
         self.core
             .frameworks
-            .check(|framework| FrameworkView::of(framework, false));
+            .check(|framework| FrameworkView::from_framework(framework, false));
         self.core.snapshot();
         self.core.check_history();
         self.core.check_descriptions();

@@ -78,7 +78,7 @@ fn register_on(world: &mut World, register: meseta::Register) -> Node {
 }
 
 impl Cluster {
-    fn of(agents: usize) -> Self {
+    fn from_agents(agents: usize) -> Self {
         let mut world = World::configured(config());
         let mut node = |number, resources| register_on(&mut world, registration(number, resources));
         let reserved = [
@@ -188,7 +188,7 @@ impl Cluster {
 
 /// The cost of each kind of event in a cluster with this many agents, in which everything else grows in proportion.
 fn costs(agents: usize) -> BTreeMap<&'static str, u64> {
-    let mut cluster = Cluster::of(agents);
+    let mut cluster = Cluster::from_agents(agents);
     let mut costs = BTreeMap::new();
     let [of_a, of_b] = cluster.reserved.clone();
     let crowd = cluster.subscribe(framework("crowd", &["crowd"]));

@@ -197,7 +197,7 @@ fn check_source(source: &[Resource], target: &[Resource]) -> Result<(), Invalid>
     }
     let all = |resources: &[Resource]| resources.iter().cloned().collect();
     let moved = Conversion::rereserve(&all(source), &all(target));
-    moved.map(drop).map_err(Invalid::of)
+    moved.map(drop).map_err(Invalid::from_error)
 }
 
 fn check_alike(resources: &[Resource]) -> Result<(), Invalid> {
@@ -240,7 +240,7 @@ fn check_reserve(
         ));
     }
     if resource.is_persistent_volume() {
-        return Err(Invalid::of(ConversionError::VolumePresent(
+        return Err(Invalid::from_error(ConversionError::VolumePresent(
             resource.clone(),
         )));
     }

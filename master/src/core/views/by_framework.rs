@@ -44,7 +44,7 @@ impl StateCounts {
 pub struct TaskStatesByFramework(HashMap<FrameworkId, StateCounts>);
 
 impl TaskStatesByFramework {
-    pub(in crate::core) fn of(snapshot: &Snapshot) -> Self {
+    pub(in crate::core) fn from_snapshot(snapshot: &Snapshot) -> Self {
         let mut all: HashMap<FrameworkId, StateCounts> = HashMap::new();
         for (framework, counts) in snapshot.agents.iter().flat_map(|agent| agent.task_states()) {
             match all.get_mut(framework) {
@@ -98,7 +98,7 @@ impl FrameworkEntities {
 pub struct ByFramework(HashMap<FrameworkId, FrameworkEntities>);
 
 impl ByFramework {
-    pub(in crate::core) fn of(snapshot: &Snapshot) -> Self {
+    pub(in crate::core) fn from_snapshot(snapshot: &Snapshot) -> Self {
         let mut all = Self::default();
         for agent in snapshot.agents.iter() {
             all.add_agent(agent);

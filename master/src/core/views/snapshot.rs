@@ -147,13 +147,13 @@ impl Snapshot {
     /// The objects of each framework. The first call is slow.
     pub fn by_framework(&self) -> &ByFramework {
         let sorted = &self.derived.by_framework;
-        sorted.get_or_init(|| ByFramework::of(self))
+        sorted.get_or_init(|| ByFramework::from_snapshot(self))
     }
 
     /// The states of each framework's tasks: much faster to compute than the tasks themselves.
     pub fn states(&self) -> &TaskStatesByFramework {
         let counted = &self.derived.states;
-        counted.get_or_init(|| TaskStatesByFramework::of(self))
+        counted.get_or_init(|| TaskStatesByFramework::from_snapshot(self))
     }
 }
 
@@ -226,7 +226,7 @@ pub struct FrameworkView {
 }
 
 impl FrameworkView {
-    pub(in crate::core) fn of(framework: &Framework, is_completed: bool) -> Self {
+    pub(in crate::core) fn from_framework(framework: &Framework, is_completed: bool) -> Self {
         let connected = !is_completed && framework.connection().is_some();
         Self {
             id: framework.id.clone(),

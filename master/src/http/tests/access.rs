@@ -89,7 +89,7 @@ fn settings() -> Settings {
 
 /// The authentication with the value `acls` of the flag.
 pub(super) fn authentication_with(dir: &TempDir, acls: &str) -> Authentication {
-    let hash = |secret: &[u8]| SecretHash::of(secret, [5; 16]).unwrap();
+    let hash = |secret: &[u8]| SecretHash::from_secret(secret, [5; 16]).unwrap();
     let path = dir.path().join("people");
     let lines = format!("right {}\nreader {}\n", hash(b"w"), hash(b"r"));
     std::fs::write(&path, lines).unwrap();

@@ -205,7 +205,7 @@ fn check_marker(
             known: FORMAT,
         });
     }
-    let kept = meta.content.map(Content::of);
+    let kept = meta.content.map(Content::from_stored);
     if let Some(kept) = kept.filter(|kept| *kept != content) {
         return Err(OpenError::Incomplete {
             path: path.to_owned(),

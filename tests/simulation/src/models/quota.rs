@@ -36,7 +36,7 @@ impl Held {
         }
     }
 
-    fn of(&self, role: &Role) -> ResourceQuantities {
+    fn by_role(&self, role: &Role) -> ResourceQuantities {
         self.0.get(role).cloned().unwrap_or_default()
     }
 
@@ -50,7 +50,7 @@ impl Held {
         let offered = offered.unreserved().unrevocable().scalar_quantities();
         let mut next = Some(role.clone());
         while let Some(role) = next {
-            let held = self.of(&role);
+            let held = self.by_role(&role);
             let limits = quotas.get(&role).map(|quota| &quota.limits);
             for (name, limit) in limits.into_iter().flat_map(|limits| limits.iter()) {
                 if offered.get(name.as_str()).is_positive() && held.get(name.as_str()) > limit {
@@ -68,7 +68,7 @@ impl Held {
     pub(crate) fn unmet(&self, quotas: &BTreeMap<Role, Quota>) -> ResourceQuantities {
         let mut unmet = ResourceQuantities::new();
         for (role, quota) in quotas.iter().filter(|(role, _)| role.parent().is_none()) {
-            unmet += &(&quota.guarantees - &self.of(role));
+            unmet += &(&quota.guarantees - &self.by_role(role));
         }
         unmet
     }
