@@ -29,7 +29,7 @@ use simulation::{Found, Hunt};
 /// Steps with faults, for each seed.
 const SEED_STEPS: u64 = 12_000;
 /// Steps of a seed in runs of the job scheduler.
-const SEED_STEPS_OF_JOBS: u64 = 700;
+const SEED_STEPS_OF_JOBS: u64 = 3_000;
 
 struct Options {
     scratch: PathBuf,

@@ -17,7 +17,7 @@ const DAY_SECONDS: i64 = 24 * 3600;
 impl Cluster {
     /// Injects a fault that this run allows.
     pub(crate) fn fault(&mut self) {
-        if self.plan.is_of_jobs && self.rng.u32(..3) == 0 {
+        if self.plan.is_of_jobs && self.rng.bool() {
             return self.break_jobs();
         }
         let feature = match self.rng.u32(..100) {

@@ -12,7 +12,7 @@ const STEPS_IN_ALL: u64 = 1_000_000;
 
 /// Runs of the job scheduler, with the steps with faults of each.
 const RUNS_OF_JOBS: u64 = 6;
-const STEPS_OF_JOBS: u64 = 700;
+const STEPS_OF_JOBS: u64 = 3_000;
 
 fn run(seed: u64) -> Outcome {
     run_plan(Plan::new(seed, STEPS))
@@ -98,6 +98,7 @@ fn scheduler_keeps_its_promises_through_faults() {
         ("fault", "permission changed"),
         ("fault", "scheduler copied"),
         ("fault", "scheduler's clock set"),
+        ("fault", "scheduler's store put back"),
     ] {
         assert!(sum.counts.contains_key(&what), "{what:?} never happened");
     }

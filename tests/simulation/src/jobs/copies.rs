@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use meseta_jobs::core::{Input, RestoreError, State};
 use meseta_proto::mesos::v1::scheduler::{Event, event};
 
-use super::{BACKUPS_MAX, Jobs, Promises, options, specs};
+use super::{BACKUPS_MAX, Jobs, Promises, Store, options, specs};
 use crate::checks::Broken;
 use crate::clock::Clock;
 use crate::cluster::Cluster;
@@ -20,6 +20,15 @@ use crate::plan::Feature;
 const CLOCKS_DIFFER_MAX: i64 = 12 * 3600;
 /// Takeovers of one framework after which two schedulers fight.
 const TAKEOVERS_MAX: usize = 20;
+
+/// The faults of a scheduler, all equally likely.
+const FAULTS: [Feature; 5] = [
+    Feature::SchedulerClock,
+    Feature::SchedulerBackups,
+    Feature::SchedulerCopies,
+    Feature::WithdrawnRoles,
+    Feature::FrameworkRestart,
+];
 
 /// A scheduler whose framework another one has taken over, and its stream.
 #[derive(Debug)]
@@ -37,50 +46,60 @@ impl Jobs {
     /// # Errors
     ///
     /// The store cannot be read.
-    pub(crate) fn crash(&mut self, time: u64, kept: usize) -> Result<(), RestoreError> {
+    pub(crate) fn crash(&mut self, time: u64, kept: usize, drawn: u32) -> Result<(), RestoreError> {
         for _ in 0..kept.min(self.writes.len()) {
             self.write_one();
         }
-        self.begin(time)
+        self.begin(time, drawn)
     }
 
-    /// Starts a process on the store.
-    fn begin(&mut self, time: u64) -> Result<(), RestoreError> {
+    /// Starts a process on the store, with a number that is drawn at each start.
+    fn begin(&mut self, time: u64, drawn: u32) -> Result<(), RestoreError> {
         self.writes.clear();
         self.calls.clear();
         self.time = time;
         self.promises.began();
         self.clock = self.clock.restarted(time);
         let store = self.store.clone();
-        self.state = State::restore(options(self.is_wide), self.clock.now(time), store)?;
+        self.state = State::restore(options(self.is_wide, drawn), self.clock.now(time), store)?;
         Ok(())
     }
 
-    /// Saves an operator's copy of the store.
+    /// Saves an operator's copy of the store, unless the store is empty.
     fn back_up(&mut self) {
+        if self.store.is_empty() {
+            return;
+        }
         if self.backups.len() == BACKUPS_MAX {
             self.backups.pop_front();
         }
         self.backups.push_back(self.store.clone());
     }
 
-    /// Restores the store of a backup, if there is one.
-    fn put_back(&mut self, choice: usize) -> bool {
-        let at = choice % self.backups.len().max(1);
-        let backup = self.backups.get(at).cloned();
-        let is_there = backup.is_some();
-        self.store = backup.unwrap_or_else(|| std::mem::take(&mut self.store));
-        if is_there {
-            self.promises.forgot();
-        }
-        is_there
+    /// Returns one of the backups, if there are any.
+    fn backup(&self, choice: usize) -> Option<&Store> {
+        self.backups.get(choice % self.backups.len().max(1))
     }
 
-    /// Returns another process on a copy of this one's store.
-    fn copied(&self, time: u64, clock: Clock) -> Result<Self, RestoreError> {
+    /// Restores the store of a backup, if there is one. The process has ended: its writes do not reach the restored store.
+    fn put_back(&mut self, choice: usize) {
+        if let Some(backup) = self.backup(choice).cloned() {
+            self.store = backup;
+            self.writes.clear();
+            self.promises.forgot();
+        }
+    }
+
+    /// Returns another process on a copy of a store.
+    fn copied(
+        &self,
+        time: u64,
+        clock: Clock,
+        (store, drawn): (Store, u32),
+    ) -> Result<Self, RestoreError> {
         let mut copy = Self::new(clock, self.is_wide)?;
-        copy.store.clone_from(&self.store);
-        copy.begin(time)?;
+        copy.store = store;
+        copy.begin(time, drawn)?;
         Ok(copy)
     }
 
@@ -102,6 +121,7 @@ impl Cluster {
     /// Ends and restarts the process of the job scheduler: perhaps on another machine, or on an older store.
     pub(crate) fn restart_jobs(&mut self, at: usize) {
         let late = self.rng.usize(..3);
+        let drawn = self.rng.u32(..);
         let moves = self.happens(Feature::SchedulerClock, 40);
         let clock = moves.then(|| self.clock_elsewhere());
         let time = self.time;
@@ -111,7 +131,7 @@ impl Cluster {
         if let Some(clock) = clock {
             jobs.clock = clock;
         }
-        let begun = jobs.crash(time, late);
+        let begun = jobs.crash(time, late, drawn);
         self.note_start(begun.err());
     }
 
@@ -134,13 +154,7 @@ impl Cluster {
         let Some(at) = self.frameworks.iter().position(|one| one.jobs.is_some()) else {
             return;
         };
-        let feature = match self.rng.u32(..10) {
-            0..2 => Feature::SchedulerClock,
-            2..4 => Feature::SchedulerBackups,
-            4..6 => Feature::SchedulerCopies,
-            6..9 => Feature::WithdrawnRoles,
-            _ => Feature::FrameworkRestart,
-        };
+        let feature = FAULTS[self.rng.usize(..FAULTS.len())];
         if !self.has(feature) {
             return;
         }
@@ -170,19 +184,16 @@ impl Cluster {
     /// Makes a copy of the store, or restores an older one, as an operator does.
     fn roll_jobs_back(&mut self, at: usize) {
         let choice = self.rng.usize(..BACKUPS_MAX);
-        let keeps = self.rng.u32(..4) > 0;
+        let keeps = self.rng.bool();
         let Some(jobs) = &mut self.frameworks[at].jobs else {
             return;
         };
-        if keeps {
+        if keeps || jobs.backups.is_empty() {
             return jobs.back_up();
         }
         self.cut_stream(at);
-        let Some(jobs) = &mut self.frameworks[at].jobs else {
-            return;
-        };
-        if !jobs.put_back(choice) {
-            return;
+        if let Some(jobs) = &mut self.frameworks[at].jobs {
+            jobs.put_back(choice);
         }
         self.story.note(
             ("fault", "scheduler's store put back"),
@@ -198,6 +209,7 @@ impl Cluster {
         let clock = self.clock_elsewhere();
         let is_old = self.rng.bool();
         let choice = self.rng.usize(..BACKUPS_MAX);
+        let drawn = self.rng.u32(..);
         let time = self.time;
         let framework = &mut self.frameworks[at];
         let is_served = framework.is_subscribed() && framework.copy.is_none();
@@ -205,15 +217,12 @@ impl Cluster {
         let Some(master) = master.filter(|master| is_served && self.is_running(*master)) else {
             return;
         };
-        let Some(jobs) = &mut self.frameworks[at].jobs else {
+        let Some(jobs) = &self.frameworks[at].jobs else {
             return;
         };
-        let present = jobs.store.clone();
-        if is_old {
-            jobs.put_back(choice);
-        }
-        let copied = jobs.copied(time, clock);
-        jobs.store = present;
+        let old = jobs.backup(choice).filter(|_| is_old);
+        let store = old.unwrap_or(&jobs.store).clone();
+        let copied = jobs.copied(time, clock, (store, drawn));
         self.story
             .note(("fault", "scheduler copied"), [at as u64, 0], String::new);
         match copied {

@@ -78,7 +78,7 @@ pub(crate) struct Jobs {
 impl Jobs {
     pub(crate) fn new(clock: Clock, is_wide: bool) -> Result<Self, RestoreError> {
         Ok(Self {
-            state: State::restore(options(is_wide), clock.now(0), [])?,
+            state: State::restore(options(is_wide, 1), clock.now(0), [])?,
             clock,
             store: BTreeMap::new(),
             backups: VecDeque::new(),
@@ -113,6 +113,7 @@ impl Jobs {
     pub(crate) fn step(&mut self, time: u64, input: Input) {
         self.time = time;
         let told = promises::told(&input);
+        self.promises.shown(self.clock.now(time).unix);
         self.promises.before(time, &self.state, &input);
         let effects = self.state.step(self.clock.now(time), input);
         self.promises.after(time, &self.state, &told, &effects);
@@ -356,7 +357,7 @@ impl Jobs {
     }
 }
 
-fn options(is_wide: bool) -> Options {
+fn options(is_wide: bool, drawn: u32) -> Options {
     Options {
         service_unreachable: if is_wide { SERVICE_UNREACHABLE } else { NEVER },
         batch_unreachable: NEVER,
@@ -365,7 +366,7 @@ fn options(is_wide: bool) -> Options {
         },
         reconcile: reconciler::ReconcileIntervals::default(),
         principal: None,
-        drawn: 1,
+        drawn,
     }
 }
 

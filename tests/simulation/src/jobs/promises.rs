@@ -24,6 +24,17 @@ pub(super) fn job_of(task: &str) -> Option<String> {
     Some(name.job)
 }
 
+/// Returns the job, the run and the index of a task.
+fn index_of(task: &str) -> Option<(String, u64, u32)> {
+    let name: TaskName = task.parse().ok()?;
+    Some((name.job, name.run, name.index))
+}
+
+/// Whether a task may run for [`TIMEOUT`].
+fn has_timeout(task: &str) -> bool {
+    job_of(task).is_some_and(|job| TIMED.contains(&job.as_str()))
+}
+
 /// The record of all actions of one framework's schedulers.
 #[derive(Debug, Default)]
 pub(super) struct Promises {
@@ -33,8 +44,10 @@ pub(super) struct Promises {
     launches: BTreeMap<String, u64>,
     /// The offers of the stream without a response that were not rescinded.
     offers: BTreeSet<String>,
-    /// The time at which the scheduler first learned that a task of [`TIMED`] runs.
+    /// The time at which the scheduler first learned that a task with a timeout runs.
     running: BTreeMap<String, u64>,
+    /// The indexes that have succeeded, by job and run: the scheduler kills their other tasks.
+    finished: BTreeSet<(String, u64, u32)>,
     /// Tasks for which the scheduler has requested a kill.
     killed: BTreeSet<String>,
     /// The tasks of services after the previous step.
@@ -43,6 +56,8 @@ pub(super) struct Promises {
     failed: u64,
     /// The first update with the success of each index of a batch.
     successes: BTreeMap<(String, u64, u32), pb::TaskStatus>,
+    /// The minutes since 1970 that the clocks of the schedulers have shown.
+    minutes: BTreeSet<u64>,
     /// Whether a client has stopped jobs.
     pub(super) is_stopping: bool,
     pub(super) broken: Vec<Broken>,
@@ -67,9 +82,11 @@ impl Promises {
             Input::Disconnected | Input::Subscribed { .. } => self.offers.clear(),
             Input::Update(status) => {
                 let id = &status.task_id.value;
-                if status.state() == TaskState::TaskRunning && job_of(id).as_deref() == Some(TIMED)
-                {
+                if status.state() == TaskState::TaskRunning && has_timeout(id) {
                     self.running.entry(id.clone()).or_insert(time);
+                }
+                if status.state() == TaskState::TaskFinished {
+                    self.finished.extend(index_of(id));
                 }
             }
             _ => {}
@@ -94,6 +111,7 @@ impl Promises {
         }
         if let Some(size) = sizes.get(MESH)
             && *size != MESH_COUNT as usize
+            && state.job(MESH).is_some_and(|job| job.update.is_none())
         {
             self.broke(
                 "J8",
@@ -125,17 +143,19 @@ impl Promises {
 
     /// Checks that a task killed for its timeout has run for that time.
     fn kills_in_time(&mut self, time: u64, state: &State, id: &str) {
-        if self.is_stopping || job_of(id).as_deref() != Some(TIMED) {
+        let job = job_of(id).unwrap_or_default();
+        if self.is_stopping || !TIMED.contains(&job.as_str()) {
             return;
         }
-        let tasks = state.job(TIMED).and_then(|job| job.tasks);
-        let is_known = tasks.iter().flatten().any(|task| task.task_id == id);
+        let (tasks, _) = state.task_views((&job, None), None, usize::MAX);
+        let is_known = tasks.iter().any(|task| task.task_id == id);
+        let has_succeeded = index_of(id).is_some_and(|index| self.finished.contains(&index));
         let ran = self
             .running
             .get(id)
             .map(|since| time.saturating_sub(*since));
         let ran = Duration::from_nanos(ran.unwrap_or_default());
-        if is_known && ran < TIMEOUT - TIMEOUT / DRIFT_PARTS {
+        if is_known && !has_succeeded && ran < TIMEOUT - TIMEOUT / DRIFT_PARTS {
             let what = format!("{id} is killed after {ran:?} of {TIMEOUT:?}");
             self.broke("J7", what);
         }
@@ -149,9 +169,8 @@ impl Promises {
         let Some((id, ended)) = told else {
             return;
         };
-        let is_own_kill = *ended == TaskState::TaskKilled
-            && self.killed.contains(id)
-            && job_of(id).as_deref() != Some(TIMED);
+        let is_own_kill =
+            *ended == TaskState::TaskKilled && self.killed.contains(id) && !has_timeout(id);
         if *ended == TaskState::TaskFinished || is_own_kill {
             self.broke("J9", format!("{id} is {ended:?} and counts as failed"));
         }
@@ -160,7 +179,7 @@ impl Promises {
     /// Checks that a healthy instance of a service is killed only if enough healthy instances remain.
     fn keeps_limits(&mut self, state: &State) {
         for (job, count) in [(SERVICE, COUNT), (FRONT, FRONT_COUNT)] {
-            let tasks = state.job(job).and_then(|job| job.tasks).unwrap_or_default();
+            let (tasks, _) = state.task_views((job, None), None, usize::MAX);
             let before = self.services.insert(job, tasks.clone()).unwrap_or_default();
             let was_healthy = |id: &str| before.iter().any(|one| one.task_id == id && one.healthy);
             let killing = tasks
@@ -192,6 +211,18 @@ impl Promises {
         self.began();
         self.killed.clear();
         self.successes.clear();
+    }
+
+    /// Records a time that the clock of the scheduler shows.
+    pub(super) fn shown(&mut self, unix: Duration) {
+        self.minutes.insert(unix.as_secs() / 60);
+    }
+
+    /// Whether a clock has shown a time that is later than `unix` by `most` or less.
+    pub(super) fn was_ahead(&self, unix: Duration, most: Duration) -> bool {
+        let minute = |time: Duration| time.as_secs() / 60;
+        let later = minute(unix) + 1..=minute(unix + most);
+        self.minutes.range(later).next().is_some()
     }
 
     /// Returns the last launch of a job.

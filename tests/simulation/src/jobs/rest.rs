@@ -1,12 +1,16 @@
 //! The checks of the job scheduler once all faults have ended.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use meseta_jobs::core::{Quotas, Request, State};
+use meseta_jobs::spec::JobSpec;
 
 use super::Jobs;
 use super::promises::{UNBLOCKED, seconds_since};
-use super::specs::{COUNT, FRONT, FRONT_COUNT, MAX_UNAVAILABLE, SERVICE, roles, small};
+use super::specs::{
+    COUNT, FRONT, FRONT_COUNT, MAX_UNAVAILABLE, SERVICE, SURGE, batch, roles, small,
+};
 use crate::checks::{Broken, Violation};
 use crate::cluster::{Cluster, SECOND};
 use crate::plan::Feature;
@@ -17,10 +21,14 @@ const AWAY_SPANS: usize = 10;
 const CALM_SPANS: usize = 6;
 /// The time within which each schedule starts a run: they run every minute.
 const SCHEDULE_PATIENCE: u64 = 150;
+/// The longest wait of a schedule for a clock that was set back, and for the next whole minute.
+const WAITS_FOR_CLOCK: Duration = Duration::from_secs(3 * 3600 + SCHEDULE_PATIENCE);
 /// The time within which a task with room starts, in any role.
 const START_SECONDS: u64 = 8;
 /// The first number of probe jobs, above those of clients' small jobs.
 const PROBES: u64 = 1_000;
+/// The size of a planned batch: more tasks than the cluster has room for.
+const PLANNED: u32 = 100;
 
 impl Cluster {
     fn jobs_at(&self) -> Option<usize> {
@@ -36,18 +44,20 @@ impl Cluster {
 
     /// Mends all faults of the scheduler and its users.
     pub(crate) fn heal_jobs(&mut self) {
-        for jobs in self
-            .frameworks
-            .iter_mut()
-            .filter_map(|one| one.jobs.as_mut())
-        {
-            jobs.withdrawn.clear();
-            jobs.ill_version = None;
+        for framework in &mut self.frameworks {
+            framework.takeovers = 0;
+            if let Some(jobs) = &mut framework.jobs {
+                jobs.withdrawn.clear();
+                jobs.ill_version = None;
+            }
         }
     }
 
-    /// Checks that schedules start their runs while an agent with tasks stays away.
+    /// Checks that schedules start their runs while an agent with tasks stays away, and that plans do not name that agent.
     pub(crate) fn check_beside_absence(&mut self) -> Result<(), Violation> {
+        // After this no agent is drained: the other agents have room while one agent is away.
+        self.undo();
+        self.drain_queues()?;
         for framework in self.frameworks.iter_mut().filter(|one| one.jobs.is_none()) {
             framework.is_idle = true;
         }
@@ -58,6 +68,10 @@ impl Cluster {
         }
         for _ in 0..AWAY_SPANS {
             self.pass()?;
+        }
+        self.drain_queues()?;
+        if let Some(broken) = self.gone_in_plan() {
+            return Err(self.violation(broken));
         }
         let Some(jobs) = self.jobs() else {
             return Ok(());
@@ -154,7 +168,11 @@ impl Cluster {
             roles.iter().map(ToString::to_string).collect()
         };
         let (roles, suppressed) = (texts(&view.roles), texts(&view.suppressed));
-        if roles != own || suppressed != idle {
+        // The next call removes a role without jobs from the master. Until then the master suppresses offers to this role.
+        let is_left = |role: &String| !own.contains(role) && suppressed.contains(role);
+        let (left, used): (BTreeSet<_>, _) = roles.iter().cloned().partition(is_left);
+        let used_suppressed: BTreeSet<_> = suppressed.difference(&left).cloned().collect();
+        if used != own || used_suppressed != idle {
             let what = format!(
                 "the master has roles {roles:?}, suppressed {suppressed:?}; the scheduler {own:?}, idle {idle:?}"
             );
@@ -172,8 +190,9 @@ impl Cluster {
             let tasks = job.tasks.unwrap_or_default();
             let versions: BTreeSet<u64> = tasks.iter().map(|task| task.version).collect();
             let is_whole = job.healthy == count as usize && versions.len() == 1;
-            // An update that has failed or cannot be placed may leave the allowed number of instances missing.
-            let least = (count - MAX_UNAVAILABLE) as usize;
+            // An update that has failed or cannot be placed may leave the allowed number of instances missing. Old instances
+            // that ended by themselves are also missing: their replacements wait, as many as an update starts at once.
+            let least = (count - MAX_UNAVAILABLE - SURGE) as usize;
             let has_run = jobs.has_been_healthy(name);
             let is_kept = job.update.is_some() && (job.healthy >= least || !has_run);
             if !is_whole && !is_kept && has_run {
@@ -192,7 +211,11 @@ impl Cluster {
         let at = self.jobs_at()?;
         let jobs = self.frameworks[at].jobs.as_deref()?;
         let plans = roles().map(|role| {
-            let spec = small(role, PROBES);
+            // The plan names each agent that seems to have room.
+            let spec = JobSpec {
+                role: role.to_owned(),
+                ..batch("planned", PLANNED)
+            };
             jobs.state.plan(&spec.name, &spec, &Quotas::default())
         });
         let places: BTreeSet<_> = plans
@@ -255,10 +278,13 @@ impl Cluster {
 }
 
 impl Jobs {
-    /// Whether a schedule must start runs that fit on an agent.
+    /// Whether a schedule must start runs that fit on an agent. After the clock was set back by less than three hours, no
+    /// schedule starts a run until the clock shows its latest earlier time again.
     fn is_schedule_due(&self, name: &str) -> bool {
         let job = self.state.job(name);
-        job.is_some_and(|job| job.version > 1 || name != super::specs::ALLOWING)
+        let fits = job.is_some_and(|job| job.version > 1 || name != super::specs::ALLOWING);
+        let now = self.clock.now(self.time).unix;
+        fits && !self.promises.was_ahead(now, WAITS_FOR_CLOCK)
     }
 
     /// Whether any version of a service was healthy.

@@ -17,9 +17,11 @@ pub(super) const MESH: &str = "mesh";
 pub(super) const BATCH: &str = "array";
 pub(super) const GANG: &str = "gang";
 /// A batch whose tasks may run for [`TIMEOUT`].
-pub(super) const TIMED: &str = "timed";
-/// The schedule that skips a time during a run.
+const ARCHIVE: &str = "archive";
+/// The schedule that skips a time during a run. Its tasks may run for [`TIMEOUT`].
 pub(super) const CRON: &str = "nightly";
+/// The jobs with tasks that may run for [`TIMEOUT`].
+pub(super) const TIMED: [&str; 2] = [ARCHIVE, CRON];
 /// A schedule whose next run replaces the one before.
 pub(super) const REPLACING: &str = "often";
 /// A schedule with overlapping runs. Its first version fits on no agent.
@@ -80,11 +82,12 @@ impl Clients {
         match (self.requests, self.is_wide) {
             (0, _) => return submit(service(0)),
             (1, _) => return submit(batch(BATCH, 4)),
-            (2, _) => return submit(cron(CRON, Overlap::Skip)),
+            (2, false) => return submit(cron(CRON, Overlap::Skip)),
+            (2, true) => return submit(with_timeout(cron(CRON, Overlap::Skip))),
             (3, _) => return submit(gang()),
             (4, true) => return submit(front(0)),
             (5, true) => return submit(mesh()),
-            (6, true) => return submit(timed()),
+            (6, true) => return submit(with_timeout(batch(ARCHIVE, 2))),
             (7, true) => return submit(cron(REPLACING, Overlap::Replace)),
             (8, true) => return submit(sized(cron(ALLOWING, Overlap::Allow), HUGE_CPUS)),
             (9, true) => return submit(cron(ALLOWING, Overlap::Allow)),
@@ -96,10 +99,10 @@ impl Clients {
         };
         self.versions += 1;
         match (chosen, self.is_wide) {
-            (0, _) => submit(service(self.versions)),
-            (1, _) => restart(SERVICE),
+            (0, _) | (16, true) => submit(service(self.versions)),
+            (1, _) | (17..20, true) => restart(SERVICE),
             (2, true) => restart(BATCH),
-            (3, true) => restart(MESH),
+            (3 | 20, true) => restart(MESH),
             (4, true) => submit(sized(front(self.versions), HUGE_CPUS)),
             (5, true) => submit(moved(front(self.versions), rng)),
             (6 | 7, true) => Some(Request::Revert {
@@ -208,17 +211,15 @@ fn batch_kind() -> Batch {
     }
 }
 
-fn batch(name: &str, count: u32) -> JobSpec {
+pub(super) fn batch(name: &str, count: u32) -> JobSpec {
     job(name, count, Kind::Batch(batch_kind()))
 }
 
-fn timed() -> JobSpec {
-    let timeout = Some(TIMEOUT);
-    let batch = Batch {
-        timeout,
-        ..batch_kind()
-    };
-    job(TIMED, 2, Kind::Batch(batch))
+fn with_timeout(mut spec: JobSpec) -> JobSpec {
+    if let Kind::Batch(batch) | Kind::Cron(Cron { batch, .. }) = &mut spec.kind {
+        batch.timeout = Some(TIMEOUT);
+    }
+    spec
 }
 
 /// Returns a job with the only task of its role.
