@@ -24,10 +24,10 @@ mod tests {
 
     #[test]
     fn loopback_daemon_uses_its_address() {
-        assert_eq!(of(IpAddr::from([127, 0, 0, 1])), "127.0.0.1");
-        assert_eq!(of(Ipv6Addr::LOCALHOST.into()), "::1");
+        assert_eq!(for_address(IpAddr::from([127, 0, 0, 1])), "127.0.0.1");
+        assert_eq!(for_address(Ipv6Addr::LOCALHOST.into()), "::1");
         let mapped = "::ffff:127.0.0.1".parse().unwrap();
-        assert_eq!(of(mapped), "127.0.0.1");
-        assert!(!of(IpAddr::from([0, 0, 0, 0])).is_empty());
+        assert_eq!(for_address(mapped), "127.0.0.1");
+        assert!(!for_address(IpAddr::from([0, 0, 0, 0])).is_empty());
     }
 }

@@ -631,13 +631,16 @@ mod tests {
         let mut writes = Writes::new(1);
         writes.record(&weight(1), Outcome::Acknowledged);
         writes.record(&weight(2), Outcome::Refused(400));
-        assert_eq!(of(&writes, &subject), [amount(1)]);
+        assert_eq!(from_writes(&writes, &subject), [amount(1)]);
         writes.record(&weight(3), Outcome::Unknown);
-        assert_eq!(of(&writes, &subject), [amount(1), amount(3)]);
+        assert_eq!(from_writes(&writes, &subject), [amount(1), amount(3)]);
         writes.record(&weight(4), Outcome::Acknowledged);
-        assert_eq!(of(&writes, &subject), [amount(3), amount(4)]);
+        assert_eq!(from_writes(&writes, &subject), [amount(3), amount(4)]);
         writes.record(&weight(5), Outcome::Refused(503));
-        assert_eq!(of(&writes, &subject), [amount(3), amount(4), amount(5)]);
+        assert_eq!(
+            from_writes(&writes, &subject),
+            [amount(3), amount(4), amount(5)]
+        );
     }
 
     #[test]
@@ -654,9 +657,9 @@ mod tests {
             ("kept-2".to_owned(), Mode::Draining),
         ]);
         let expected = Setting::Machines(expected);
-        assert_eq!(of(&writes, &Subject::Maintenance), [expected]);
+        assert_eq!(from_writes(&writes, &Subject::Maintenance), [expected]);
         writes.record(&down("kept-3"), Outcome::Acknowledged);
-        assert!(of(&writes, &Subject::Maintenance).is_empty());
+        assert!(from_writes(&writes, &Subject::Maintenance).is_empty());
     }
 
     #[test]

@@ -252,19 +252,25 @@ mod tests {
 
     #[test]
     fn group_sums_requests_and_set_ceilings() {
-        let sum = combined([of(100, None), of(500, None)]);
+        let sum = combined([with_cpus(100, None), with_cpus(500, None)]);
         assert_eq!(sum, with_cpus(600, None));
-        let limited = combined([of(100, None), of(500, Some(Limit::At(900)))]);
+        let limited = combined([with_cpus(100, None), with_cpus(500, Some(Limit::At(900)))]);
         let partly = Demand {
             cpus_partly_limited: true,
             ..with_cpus(600, Some(Limit::At(1000)))
         };
         assert_eq!(limited, partly);
-        let all = combined([of(100, Some(Limit::At(100))), of(500, Some(Limit::At(900)))]);
+        let all = combined([
+            with_cpus(100, Some(Limit::At(100))),
+            with_cpus(500, Some(Limit::At(900))),
+        ]);
         assert_eq!(all, with_cpus(600, Some(Limit::At(1000))));
         // A task without a processor request has nothing to limit.
-        assert!(!combined([of(0, None), of(500, Some(Limit::At(900)))]).cpus_partly_limited);
-        let free = combined([of(100, Some(Limit::Unlimited)), limited]);
+        assert!(
+            !combined([with_cpus(0, None), with_cpus(500, Some(Limit::At(900)))])
+                .cpus_partly_limited
+        );
+        let free = combined([with_cpus(100, Some(Limit::Unlimited)), limited]);
         assert_eq!(free.cpus_limit, Some(Limit::Unlimited));
         assert_eq!(combined([]), Demand::default());
     }

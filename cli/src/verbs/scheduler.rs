@@ -131,12 +131,12 @@ impl Scheduler {
     }
 
     pub(super) async fn suppress(&self) {
-        self.attempt(of(call::Type::Suppress)).await;
+        self.attempt(empty_call(call::Type::Suppress)).await;
     }
 
     /// Requests offers again after a decline.
     pub(super) async fn revive(&self) {
-        self.attempt(of(call::Type::Revive)).await;
+        self.attempt(empty_call(call::Type::Revive)).await;
     }
 
     /// Sends a kill; returns false if the master refused it. With the agent's id, the master can report the state of a task
@@ -181,7 +181,7 @@ impl Scheduler {
     }
 
     pub(super) async fn teardown(&self) -> anyhow::Result<()> {
-        self.send(of(call::Type::Teardown)).await
+        self.send(empty_call(call::Type::Teardown)).await
     }
 
     /// Makes a call that can fail without loss, because its cause comes up again: the master may die in the middle of it,

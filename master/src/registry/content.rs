@@ -78,8 +78,8 @@ mod tests {
 
     #[test]
     fn digest_ignores_record_order() {
-        let all = of(&[("a", "1"), ("b", "2"), ("c", "")]);
-        assert_eq!(of(&[("c", ""), ("a", "1"), ("b", "2")]), all);
+        let all = from_records(&[("a", "1"), ("b", "2"), ("c", "")]);
+        assert_eq!(from_records(&[("c", ""), ("a", "1"), ("b", "2")]), all);
         for other in [
             &[("a", "1"), ("b", "2")][..],
             &[("a", "1"), ("b", "2"), ("c", "0")],
@@ -88,12 +88,12 @@ mod tests {
             &[("a1", ""), ("b", "2"), ("c", "")],
             &[],
         ] {
-            assert_ne!(of(other), all, "{other:?}");
+            assert_ne!(from_records(other), all, "{other:?}");
         }
         let mut changed = all;
         changed.remove("b", b"2");
         changed.add("b", b"3");
-        assert_eq!(changed, of(&[("a", "1"), ("b", "3"), ("c", "")]));
+        assert_eq!(changed, from_records(&[("a", "1"), ("b", "3"), ("c", "")]));
         assert_eq!(Content::from_stored(all.stored()), all);
     }
 }

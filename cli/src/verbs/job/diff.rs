@@ -112,7 +112,7 @@ mod tests {
             ("GET /v1/jobs/web/file", 200, file(4, "b", json!({}))),
         ]);
         let scheduler = Scheduler::at(&address).expect("a scheduler");
-        let told = |versions| lines(&of(&scheduler, "web", versions).expect("an answer"));
+        let told = |versions| lines(&compare(&scheduler, "web", versions).expect("an answer"));
         assert_eq!(
             told((None, None)),
             [

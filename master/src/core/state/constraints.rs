@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn repeated_pattern_is_compiled_once() {
-        let constraints = of((0..1_000).map(|number| format!("r{}", number % 2)));
+        let constraints = from_constraints((0..1_000).map(|number| format!("r{}", number % 2)));
         let rules = constraints.rules().unwrap();
         assert_eq!(rules["dev"].groups[0].len(), 1_000);
         assert_eq!(constraints.patterns.count, 2);
@@ -263,17 +263,17 @@ mod tests {
 
     #[test]
     fn refuses_excess_constraints_before_compiling() {
-        let many = of((0..100_000).map(|number| format!("r{number}")));
+        let many = from_constraints((0..100_000).map(|number| format!("r{number}")));
         let error = many.rules().unwrap_err();
         assert!(
             error.as_str().contains("100000 attribute constraints"),
             "{error}"
         );
         assert_eq!(many.patterns, Usage::default(), "nothing was compiled");
-        let patterns = of((0..=PATTERNS_MAX).map(|number| format!("r{number}")));
+        let patterns = from_constraints((0..=PATTERNS_MAX).map(|number| format!("r{number}")));
         let error = patterns.rules().unwrap_err();
         assert!(error.as_str().contains("different patterns"), "{error}");
-        let large = of(["(x{100}){100}{100}".to_owned()].into_iter());
+        let large = from_constraints(["(x{100}){100}{100}".to_owned()].into_iter());
         assert!(large.rules().is_err(), "too large when compiled");
         let mut patterns = Patterns::within(PATTERNS_BYTES_MAX);
         patterns.tables = TABLES_MAX - 1;
