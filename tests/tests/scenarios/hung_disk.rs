@@ -1,7 +1,8 @@
 //! A disk, or a foreign file system, does not answer: kills continue, other tasks are not affected, the agent names the
 //! fault, and all continues by itself once there are answers again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use meseta_tests::daemon::Daemon;

@@ -150,7 +150,7 @@ fn master_messages() -> Vec<(&'static str, Option<&'static str>, master_frame::M
     let executor = r#"{"framework_id": {"value": "M-0000"}, "executor_id": {"value": "e"}}"#;
     let acknowledge = meseta::Acknowledge {
         uuid: (0..16).collect(),
-        ..of::<meseta::Acknowledge>(
+        ..parsed::<meseta::Acknowledge>(
             r#"{"framework_id": {"value": "M-0000"}, "task_id": {"value": "t"}, "uuid": ""}"#,
         )
     };

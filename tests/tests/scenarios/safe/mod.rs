@@ -31,7 +31,7 @@ meseta_tests::scenarios! {
     unless_root:
         modes::tasks_see_no_foreign_ids,
         modes::core_files_need_request,
-        modes::doing_without_a_filter_is_the_operators_to_allow;
+        modes::unconfined_seccomp_needs_operator;
 }
 
 const NOBODY: u32 = 65534;
