@@ -33,7 +33,7 @@ pub struct Forbidden {
 }
 
 impl Forbidden {
-    /// The same refusal without the object, for a caller that may not know of the object.
+    /// A copy of this refusal without the object, for a caller that may not know of the object.
     #[must_use]
     pub fn without_object(self) -> Self {
         Self {
@@ -82,7 +82,7 @@ impl Authorizer {
         }
     }
 
-    /// The same rules with a version number that distinguishes them from earlier rules of the daemon.
+    /// A copy of these rules with a version number that distinguishes them from earlier rules of the daemon.
     #[must_use]
     pub fn of_version(self, version: u64) -> Self {
         Self { version, ..self }
@@ -207,7 +207,7 @@ pub struct Approver {
 }
 
 impl Approver {
-    /// The same rules, for a principal on whose behalf this caller acts.
+    /// A copy of these rules, for a principal on whose behalf this caller acts.
     #[must_use]
     pub fn on_behalf_of(&self, principal: Option<String>) -> Self {
         self.authorizer.approver(principal)

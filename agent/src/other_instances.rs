@@ -159,7 +159,7 @@ mod tests {
 
     /// Without root the runtime directory is in the work directory: an agent with another work directory saw no old task.
     #[test]
-    fn tasks_of_another_work_dir_at_the_same_endpoint_are_found() {
+    fn foreign_tasks_at_endpoint_are_found() {
         let dir = tempfile::tempdir().expect("a folder");
         let [own, other] = ["own", "other"].map(|name| dir.path().join(name));
         // No other test has this address.

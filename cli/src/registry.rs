@@ -14,7 +14,7 @@ use crate::terminal;
 /// The largest imported file, in bytes: that of about 50,000 agents.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// What to do with it.
+/// The action on the registry.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     #[command(subcommand)]

@@ -286,7 +286,7 @@ mod tests {
 
     /// SIGTERM did not end a daemon whose last write waited for its disk.
     #[test]
-    fn hung_writer_delays_no_end_for_long() {
+    fn hung_writer_delays_end_briefly() {
         let pulse = DiskPulse::default();
         let (release, held) = std::sync::mpsc::channel::<()>();
         pulse.begin();

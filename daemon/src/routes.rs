@@ -364,7 +364,7 @@ mod tests {
         assert!(
             ROUTES
                 .reference()
-                .starts_with("| `/state` | read | everything |\n")
+                .starts_with("| `/state` | read | the whole state |\n")
         );
     }
 }

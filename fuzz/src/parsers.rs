@@ -18,7 +18,7 @@ use meseta_resources::{
 const RECORD_MAX: usize = 1_024;
 
 fn text_of<E: std::fmt::Display>(error: E) {
-    assert!(!error.to_string().is_empty(), "an error says what is wrong");
+    assert!(!error.to_string().is_empty(), "an error names the mistake");
 }
 
 /// Accepted JSON is the same after JSON and after protobuf.
@@ -26,10 +26,10 @@ fn json_message<T: WireMessage + PartialEq>(data: &[u8]) {
     match json::from_slice::<T>(data) {
         Ok(message) => {
             let written = json::to_vec(&message);
-            let again: T = json::from_slice(&written).expect("what was written can be read");
+            let again: T = json::from_slice(&written).expect("the written text can be read");
             assert_eq!(json::to_vec(&again), written, "JSON and back");
             let encoded = protobuf::to_vec(&message);
-            let again: T = protobuf::from_slice(&encoded).expect("what was encoded can be read");
+            let again: T = protobuf::from_slice(&encoded).expect("the encoded bytes can be read");
             assert_eq!(json::to_vec(&again), written, "by way of protobuf");
         }
         Err(error) => text_of(error),
@@ -41,7 +41,7 @@ fn protobuf_message<T: WireMessage>(data: &[u8]) {
     match protobuf::from_slice::<T>(data) {
         Ok(message) => {
             let encoded = protobuf::to_vec(&message);
-            let again: T = protobuf::from_slice(&encoded).expect("what was encoded can be read");
+            let again: T = protobuf::from_slice(&encoded).expect("the encoded bytes can be read");
             assert_eq!(protobuf::to_vec(&again), encoded, "protobuf and back");
             let shown = json::to_vec(&message);
             assert!(std::str::from_utf8(&shown).is_ok(), "JSON is UTF-8");

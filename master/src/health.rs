@@ -14,7 +14,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// One line for people; `None` if the core does not answer within a few seconds.
+    /// A line for people; `None` if the core does not answer within a few seconds.
     pub async fn status(&self) -> Option<String> {
         let role = self.handle.standing.now();
         match role.status("master", "registry") {

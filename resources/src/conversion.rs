@@ -92,7 +92,7 @@ impl Conversion {
         &self.produced
     }
 
-    /// The same step on unallocated resources.
+    /// This step on unallocated resources.
     #[must_use]
     pub fn unallocate(&self) -> Self {
         Self {

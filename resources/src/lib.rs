@@ -18,7 +18,7 @@
 //! Invariants:
 //! - Every value is valid: an id can be a directory's name, a role can be a path in the hierarchy, a
 //!   reservation stack is refined downwards. Constructors check the rules, and no other code does; an
-//!   error says what was wrong and what would be right.
+//!   error says the mistake and the correct form.
 //! - [`Scalar`]s are whole thousandths. No sum ever drifts.
 //! - [`Resources`] are normalised: equal collections are equal entry by entry, regardless of their
 //!   history. Values of the same thing are one entry, except indivisible ones.

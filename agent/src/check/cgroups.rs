@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_tree_is_named_with_its_cure() {
+    fn unusable_tree_is_named_with_remedy() {
         let facts = CgroupFacts {
             is_root: true,
             ..CgroupFacts::default()

@@ -286,7 +286,7 @@ fn ambiguous_agent_with_tasks_stops_start() {
 
 /// Each start reported and counted the same damage, for as long as the task lived.
 #[test]
-fn hole_in_a_log_is_reported_once() {
+fn log_hole_is_reported_once() {
     let (_dir, layout) = super::tests::written();
     let path = layout.task(&task_key("a")).join("task.updates");
     let whole = std::fs::read(&path).expect("a log");
@@ -303,7 +303,7 @@ fn hole_in_a_log_is_reported_once() {
         let first = read_and_repair(&layout);
         let again = read(&layout).expect("readable");
         if is_short(&first) && first.damages.len() == 1 {
-            assert!(is_short(&again), "byte {at}: what is behind it is believed");
+            assert!(is_short(&again), "byte {at}: the bytes behind it are believed");
             holes.push(first.damages);
         }
         assert_eq!(

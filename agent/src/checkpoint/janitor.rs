@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use meseta_isolators::beneath::Folder;
 
-/// One pending wake-up suffices for any number of trees.
+/// The number of pending wake-ups: a single one suffices for any number of trees.
 const WAKE_UPS_MAX: usize = 1;
 /// The pause before another attempt at a failed removal.
 const AGAIN: Duration = Duration::from_secs(30);

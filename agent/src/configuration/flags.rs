@@ -16,7 +16,7 @@ use super::isolation_flags::IsolationFlags;
 use super::log_flags::LogFlags;
 use super::reconfiguration::ReconfigurationPolicy;
 
-/// What the node daemon can be told.
+/// The flags of the node daemon.
 #[derive(Clone, Debug, clap::Args)]
 #[command(rename_all = "snake_case")]
 pub struct Flags {
@@ -185,7 +185,7 @@ pub struct Flags {
     #[arg(long, value_name = "DIR")]
     pub modules_dir: Option<PathBuf>,
 
-    /// Where the machine's load, memory and pressure are read for estimators and controllers.
+    /// Directory from which estimators and controllers read the machine's load, memory and pressure.
     #[arg(long, default_value = "/proc", value_name = "DIR", hide = true)]
     pub host_proc: PathBuf,
 

@@ -496,7 +496,7 @@ mod tests {
                 vec!["--granted_capabilities=file:///nowhere"],
                 "cannot be read",
             ),
-            (vec!["--allowed_host_paths=data"], "no absolute path"),
+            (vec!["--allowed_host_paths=data"], "not an absolute path"),
             (
                 vec![
                     "--bounding_capabilities={\"capabilities\": [\"KILL\"]}",
@@ -508,7 +508,7 @@ mod tests {
                 vec![
                     "--allowed_devices={\"allowed_devices\": [{\"device\": {\"path\": \"/etc/passwd\"}, \"access\": {}}]}",
                 ],
-                "is no device",
+                "is not a device",
             ),
             (
                 vec!["--container_disk_watch_interval=0secs"],

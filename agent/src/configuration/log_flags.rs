@@ -11,7 +11,7 @@ const FILE_BYTES_MIN: u64 = 4096;
 /// The most older files of one stream.
 const FILES_MAX: u32 = 1000;
 
-/// What is kept of tasks' output; part of [`crate::Flags`].
+/// Storage of task output; part of [`crate::Flags`].
 #[derive(Clone, Debug, clap::Args)]
 #[command(rename_all = "snake_case")]
 pub struct LogFlags {

@@ -280,7 +280,7 @@ mod tests {
 
     /// A file of 100 GB ended after 15 minutes, in the middle.
     #[test]
-    fn slow_body_is_read_while_it_flows() {
+    fn slow_body_is_read_completely() {
         for hours in [1, 23] {
             let read = read_for(Duration::from_hours(hours));
             assert_eq!(read.expect("read"), hours * 60);

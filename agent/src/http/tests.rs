@@ -441,7 +441,7 @@ impl InputClient {
     }
 }
 
-/// The size waited behind what was typed, for as long as the command did not read that.
+/// The size waited behind the typed text, for as long as the command did not read that.
 #[tokio::test]
 async fn unread_input_delays_no_resize() {
     let agent = TestAgent::exposed();

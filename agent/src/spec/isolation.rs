@@ -277,7 +277,7 @@ mod tests {
                 seccomp(Some("../x"), false),
                 "no seccomp profile",
             ),
-            (none.clone(), seccomp(Some("x"), false), "no linux/seccomp"),
+            (none.clone(), seccomp(Some("x"), false), "lacks linux/seccomp"),
             (none.clone(), shared, "pid namespace is not allowed"),
             (
                 none.clone(),
@@ -292,9 +292,9 @@ mod tests {
             (
                 none.clone(),
                 ipc(IpcMode::Private, None),
-                "no namespaces/ipc",
+                "lacks namespaces/ipc",
             ),
-            (none, less, "no linux/capabilities"),
+            (none, less, "lacks linux/capabilities"),
         ] {
             let error = asked(&rights, linux).expect_err(complaint);
             assert!(error.to_string().contains(complaint), "{error}");

@@ -161,8 +161,7 @@ fn small_limits_work_invalid_are_refused() {
         world.run_to(&mut link, limited(id, soft, hard, None), TaskFinished);
     }
     let above = world.run_refused(&mut link, limited("above", 30, 20, None));
-    let expected =
-        "RLMT_NOFILE was asked for with the soft value 30, which is more than its hard one, 20";
+    let expected = "RLMT_NOFILE has the soft limit 30, which exceeds the hard limit 20";
     assert!(above.contains(expected), "{above}");
     let name = Some("n".repeat(70));
     let long = limited("long", 10, 20, name);

@@ -115,7 +115,7 @@ fn complaint(command: &mut Command) -> String {
 fn agents_cannot_share_work_directory() {
     let (world, _link) = World::registered(&[]);
     let text = complaint(&mut world.command());
-    let expected = "in use by another agent: give each its own --work_dir";
+    let expected = "in use by another agent: give each agent its own --work_dir";
     assert!(text.contains(expected), "{text}");
 }
 
@@ -158,7 +158,7 @@ fn wrong_flags_are_refused_with_remedy() {
         ("--default_role=a//b", "--default_role is invalid"),
         (
             r#"--executor_environment_variables={"A":1}"#,
-            "no JSON object of strings",
+            "not a JSON object of strings",
         ),
         ("--ip=0.0.0.0", "give --insecure"),
         ("--resource_estimator=slak", "did you mean \"slack\"?"),

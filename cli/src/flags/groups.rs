@@ -109,7 +109,7 @@ mod tests {
             assert!(help.contains(&format!("{heading}:\n")), "{help}");
         }
         assert!(
-            help.contains("  drain        End an agent's tasks and give it no more\n"),
+            help.contains("  drain        End an agent's tasks and send it no new ones\n"),
             "{help}"
         );
     }

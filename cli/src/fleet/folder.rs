@@ -82,7 +82,7 @@ impl Folder {
             .with_context(|| format!("{} cannot be understood", path.display()))?;
         ensure!(
             fleet.format == layout::FORMAT && !fleet.master.addresses.is_empty(),
-            "{} was written by another version of meseta: use that one",
+            "{} was written by another version of meseta: use that version",
             path.display()
         );
         Ok(fleet)

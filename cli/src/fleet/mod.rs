@@ -32,7 +32,7 @@ const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 /// The longest validity, in days.
 const DAYS_MAX: u64 = 36_500;
 
-/// What to make.
+/// The action on the directory.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -81,7 +81,7 @@ struct AddOptions {
     added: Added,
 }
 
-/// What both `init` and `add` take.
+/// Flags of both `init` and `add`.
 #[derive(Debug, Args)]
 struct Added {
     /// A framework's principal, its roles and the users of its tasks; may be repeated. The command always creates

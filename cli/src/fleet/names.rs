@@ -179,13 +179,13 @@ mod tests {
             ("node1", "node1=10.0.0.7"),
             ("10.0.0.7", "lacks the address"),
             ("10.0.0.7=node1", "the name comes first"),
-            ("node1=node2", "no IP address"),
-            ("node1=", "no IP address"),
+            ("node1=node2", "not an IP address"),
+            ("node1=", "not an IP address"),
             ("node1=0.0.0.0", "no single machine"),
-            ("../x=10.0.0.7", "no host name"),
-            ("-a=10.0.0.7", "no host name"),
-            ("a..b=10.0.0.7", "no host name"),
-            ("=10.0.0.7", "no host name"),
+            ("../x=10.0.0.7", "not a host name"),
+            ("-a=10.0.0.7", "not a host name"),
+            ("a..b=10.0.0.7", "not a host name"),
+            ("=10.0.0.7", "not a host name"),
         ] {
             let error = machine(text).expect_err(text);
             assert!(error.contains(word), "{text}: {error}");
@@ -204,10 +204,10 @@ mod tests {
             ("ads:role=a b:user=x", "role=a b"),
             ("ads:role=ads:user=", "neither role=ROLE"),
             ("admin:role=a:user=b", "in any case"),
-            ("..:role=a:user=b", "no principal"),
-            ("a/b:role=a:user=b", "no principal"),
-            ("#a:role=a:user=b", "no principal"),
-            ("{a:role=a:user=b", "no principal"),
+            ("..:role=a:user=b", "not a principal"),
+            ("a/b:role=a:user=b", "not a principal"),
+            ("#a:role=a:user=b", "not a principal"),
+            ("{a:role=a:user=b", "not a principal"),
         ] {
             let error = principal(text).expect_err(text);
             assert!(error.contains(word), "{text}: {error}");

@@ -437,7 +437,7 @@ mod tests {
         let log = log.lock().unwrap();
         let last = log.lines().last().unwrap();
         assert!(
-            last.ends_with("too many of one cause lines=10 of=\"noise\""),
+            last.ends_with("too many lines with the same cause lines=10 of=\"noise\""),
             "{last}"
         );
     }

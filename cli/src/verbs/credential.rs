@@ -13,7 +13,7 @@ use crate::terminal;
 /// The longest secret, in bytes.
 const SECRET_BYTES_MAX: usize = 4_096;
 
-/// Whose secret it is, and where that is.
+/// The owner and the source of the secret.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The principal.

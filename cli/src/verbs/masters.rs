@@ -256,13 +256,13 @@ mod tests {
         assert!(parse("a:5050,,b:5050").is_err());
         // Regression: the port was treated as a part of the name.
         for (bad, part) in [
-            ("127.0.0.1:99999", "\"99999\" is no port"),
-            ("a:5050,b:0", "\"0\" is no port"),
-            ("a:", "\"\" is no port"),
+            ("127.0.0.1:99999", "\"99999\" is not a port"),
+            ("a:5050,b:0", "\"0\" is not a port"),
+            ("a:", "\"\" is not a port"),
             ("a:5050:5051", "several colons"),
             ("fe80::1:99999", "in brackets"),
             ("[::1]5050", "names no host"),
-            ("[::1]:", "\"\" is no port"),
+            ("[::1]:", "\"\" is not a port"),
             ("", "names no host"),
             (":5050", "names no host"),
             ("https://", "names no host"),

@@ -48,7 +48,7 @@ use serde_json::Value;
 
 use crate::terminal;
 
-/// Where the master is: a flag of every verb.
+/// The master's address: a flag of every verb.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MasterFlag {
     /// The master, as `host:port` or `https://host:port`. List several masters with commas; the verb finds the

@@ -7,7 +7,7 @@ use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Of what.
+    /// The kind of names.
     kind: Kind,
     #[command(flatten)]
     master: MasterFlag,

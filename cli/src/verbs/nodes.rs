@@ -18,7 +18,7 @@ use crate::terminal;
 /// The pause between two queries for the state of a draining agent.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// One agent.
+/// A single agent.
 #[derive(Debug, Args)]
 pub(crate) struct AgentOptions {
     /// The agent's id, or its host name if the name is unique (see `meseta agents`).

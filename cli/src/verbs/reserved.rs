@@ -229,7 +229,7 @@ mod tests {
         for (query, expected) in [
             ("m1-S1", "agent m1-S1 is unreachable"),
             ("m1-S2", "agent m1-S2 is gone"),
-            ("S1", "there is no agent \"S1\""),
+            ("S1", "agent \"S1\" does not exist"),
         ] {
             let said = found(query).expect_err(query).to_string();
             assert!(said.starts_with(expected), "{said}");

@@ -264,7 +264,7 @@ pub(super) fn refusal_with(
     // The daemons' own message sometimes repeats the code, or contains nothing else.
     let more = words.strip_prefix(&format!("{status}."));
     let words = match more.map_or(&*words, str::trim_start) {
-        "" if status == StatusCode::UNAUTHORIZED => "it does not know who asks",
+        "" if status == StatusCode::UNAUTHORIZED => "the caller is unknown",
         "" => "no reason given",
         words => words,
     };
@@ -517,7 +517,7 @@ mod tests {
         let text = refusal("host:5050", unauthorized, words).to_string();
         assert!(
             text.starts_with(
-                "host:5050 answered 401 Unauthorized: it does not know who asks\nhint:"
+                "host:5050 answered 401 Unauthorized: the caller is unknown\nhint:"
             ),
             "{text}"
         );

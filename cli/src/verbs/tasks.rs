@@ -293,9 +293,12 @@ mod tests {
             assert_eq!(told(&format!("--agent={known}")), Ok(()), "{known}");
         }
         let error = told("--framework=zzz").expect_err("none");
-        assert!(error.contains("no framework \"zzz\""), "{error}");
+        assert!(
+            error.contains("framework \"zzz\" does not exist"),
+            "{error}"
+        );
         let error = told("--agent=S9").expect_err("none");
-        assert!(error.contains("no agent \"S9\""), "{error}");
+        assert!(error.contains("agent \"S9\" does not exist"), "{error}");
     }
 
     #[test]

@@ -310,7 +310,7 @@ pub(crate) mod tests {
 
     /// Groups were to be made where `ip netns exec` had put another /sys, or in a tree that a container has read-only.
     #[test]
-    fn hidden_and_read_only_trees_are_left_out() {
+    fn hidden_or_readonly_trees_are_skipped() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let v1 = ["memory", "pids", "name=systemd"];
         let proc = fixture(dir.path(), &v1, Some("memory\n")).proc;

@@ -154,7 +154,7 @@ mod tests {
 
     /// The metrics named jobs and roles to readers that may not view the roles.
     #[test]
-    fn failures_of_hidden_jobs_have_no_name() {
+    fn hidden_job_failures_have_no_name() {
         let mut failures = JobFailures::default();
         for (key, role) in [("web", "dev"), ("secret", "prod"), ("other", "prod")] {
             failures.add(key, role);

@@ -194,7 +194,7 @@ fn only_one(
             mistakes.add(view.place(other), message, "keep one of the two");
         }
         (None, _) => {
-            let message = format!("{} names no attribute", view.title());
+            let message = format!("{} is incomplete", view.title());
             mistakes.add(view.at(), message, format!("add one of {listed}"));
         }
     }

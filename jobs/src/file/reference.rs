@@ -71,7 +71,7 @@ fn hold(path: &Path, expected: &str) {
     let published = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         published == expected,
-        "{} is not what is declared: MESETA_BLESS=1 cargo test -p meseta-jobs --lib file::reference",
+        "{} differs from the declarations: MESETA_BLESS=1 cargo test -p meseta-jobs --lib file::reference",
         path.display()
     );
 }

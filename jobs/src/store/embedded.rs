@@ -1,4 +1,4 @@
-//! One redb file, written by one thread, which commits all waiting writes with one fsync, and a marker beside it.
+//! A single redb file, written by one thread, which commits all waiting writes with one fsync, and a marker beside it.
 //!
 //! Entered through [`open`]; `opening.rs` refuses a file that is damaged or lost. Invariant: a write is reported durable
 //! after its commit and all before it. On a full disk, writes wait for room. A store that cannot be written for another

@@ -492,7 +492,7 @@ mod tests {
         Resources::parse(text, &Role::star()).expect("valid resources")
     }
 
-    /// One agent and one framework.
+    /// A filter for one agent and one framework.
     struct World {
         allocator: Allocator,
         agent: AgentId,

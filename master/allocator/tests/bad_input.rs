@@ -66,7 +66,7 @@ fn in_roles(names: &[&str]) -> FrameworkSpec {
     }
 }
 
-/// One agent, of which half is offered to one framework and a part is declined.
+/// A single agent, of which half is offered to one framework and a part is declined.
 fn allocator() -> Allocator {
     let mut allocator = Allocator::new(Options::default());
     allocator

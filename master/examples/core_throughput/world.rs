@@ -94,7 +94,7 @@ impl World {
         }));
     }
 
-    /// One input of a burst; the last input of the burst is a normal step.
+    /// A single input of a burst; the last input of the burst is a normal step.
     pub(crate) fn step_in_burst(&mut self, input: Input) {
         self.stepped(input, MasterCore::step_in_burst);
     }

@@ -37,7 +37,7 @@ fn framework(id: &str, principal: Option<&str>, user: Option<u32>) -> FrameworkR
     }
 }
 
-/// One mutation for each kind of record.
+/// A mutation for each kind of record.
 fn mutations() -> Vec<Mutation> {
     let since = Duration::from_millis(1_800_000_000_500);
     vec![

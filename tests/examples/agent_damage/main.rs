@@ -4,7 +4,7 @@
 //! the agent is killed, one file of its checkpoints or of its runtime folder is damaged, with each kind of file and damage
 //! in turn, and the agent is started again. All other executors must continue as the same processes; that of the file
 //! continues, or is gone and was reported so once. Prints, by kind of file and damage, how often the log named the file and
-//! what was lost; exits with 1 on any error.
+//! the losses; exits with 1 on any error.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 mod damage;

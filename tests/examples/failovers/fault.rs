@@ -19,7 +19,7 @@ pub(crate) enum Fault {
     LeaseRevoked,
     /// The leader gets SIGTERM.
     LeaderShutDown,
-    /// One member of etcd gets SIGKILL: the leader, of three.
+    /// A member of etcd gets SIGKILL: the leader, of three.
     EtcdMemberKilled,
     /// SIGKILL for all members of etcd.
     EtcdAway,

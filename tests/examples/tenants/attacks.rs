@@ -14,7 +14,7 @@ pub(crate) struct Attack {
     pub(crate) name: &'static str,
     /// The number of threads that repeat the attack.
     pub(crate) threads: usize,
-    /// One round of the attack; the number distinguishes the rounds.
+    /// A round of the attack; the number distinguishes the rounds.
     pub(crate) run: fn(&Bench, u64),
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Connection {
     pub(crate) is_taken: bool,
     /// The time when it was opened, in true time.
     opened: u64,
-    /// One of its ends is gone: no more messages can be sent on it.
+    /// An end of the connection is gone: no more messages can be sent on it.
     pub(crate) is_broken: bool,
     /// No message arrives at the master, or at the agent, until the connection breaks or continues.
     pub(crate) is_stalled: [bool; 2],

@@ -60,7 +60,7 @@ pub enum Feature {
     Principals,
     /// Frameworks that repeat calls.
     Repeats,
-    /// One agent registers without waiting for the master's epoch, as earlier releases did: its frameworks may, very
+    /// An agent registers without waiting for the master's epoch, as earlier releases did: its frameworks may, very
     /// rarely, get LOST after FINISHED (I18).
     OlderAgents,
     /// The clock of the job scheduler's machine is set, and the scheduler moves to machines with different clocks.

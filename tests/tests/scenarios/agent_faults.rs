@@ -37,7 +37,7 @@ fn no_thread_after(of_the_runtime: usize) -> (Point, Fault) {
     (Point { ordinal, ..first }, fault)
 }
 
-/// These are a few of the points of the example `agent_faults`; a fault once hit each of them.
+/// A few of the points of the example `agent_faults`; a fault once hit each of them.
 fn failed_system_call_ends_no_task() {
     let mut stage = Stage::open();
     let lives = [

@@ -225,10 +225,13 @@ fn an_operators_hour() {
         (verb(&cluster, "logs", &["t1"]) == "hello\n").then_some(())
     });
     let nobody = complaint(&cluster, "logs", &["nosuch"]);
-    assert!(nobody.contains("there is no task \"nosuch\""), "{nobody}");
+    assert!(
+        nobody.contains("task \"nosuch\" does not exist"),
+        "{nobody}"
+    );
     let no_file = complaint(&cluster, "logs", &["t1", "--file=nope"]);
     assert!(
-        no_file.contains("there is no file \"nope\" in the sandbox of task \"t1\""),
+        no_file.contains("file \"nope\" does not exist in the sandbox of task \"t1\""),
         "{no_file}"
     );
     verb(&cluster, "deactivate", &[&id]);
@@ -308,7 +311,7 @@ fn reservations_are_found_by_role() {
     );
     verb(&cluster, "volumes", &["destroy", &id, "--id=v1"]);
     let gone = complaint(&cluster, "volumes", &["destroy", &id, "--id=v1"]);
-    assert!(gone.contains("there is no volume \"v1\""), "{gone}");
+    assert!(gone.contains("volume \"v1\" does not exist"), "{gone}");
     // With two reservers, the user must name one.
     verb(
         &cluster,

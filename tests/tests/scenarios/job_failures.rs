@@ -101,7 +101,7 @@ fn failures(dir: &Path) -> Vec<(Value, &'static str)> {
         (
             "early",
             json!({ "after": ["nothing"] }),
-            "nothing, of which there is no job yet",
+            "nothing, which does not exist yet",
         ),
         ("late", json!({ "after": ["exit"] }), "it starts after exit"),
     ];

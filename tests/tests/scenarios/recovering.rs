@@ -109,7 +109,7 @@ fn strict_agent_refuses_damaged_checkpoint() {
     framework.until_state("t", "TASK_KILLED");
 }
 
-/// Its log is gone, and so are its supervisor's notes: the kernel still knows the processes.
+/// The task's log is gone, and so are the notes of its supervisor: the kernel still knows the processes.
 fn task_without_start_record_continues() {
     let mut cluster = cluster();
     let mut framework = cluster.framework();

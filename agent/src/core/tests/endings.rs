@@ -356,7 +356,7 @@ fn invalid_task_is_refused_with_reason() {
         ),
         (
             Box::new(move |t| t.limits.extend([limit("cpus", 0.5)])),
-            "below what was requested",
+            "is below the request",
         ),
         (
             Box::new(move |t| t.limits.extend([limit("cpus", f64::NAN)])),

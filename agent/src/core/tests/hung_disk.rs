@@ -46,7 +46,7 @@ fn agent_stops_although_its_disk_hangs() {
 
 /// A master that took the agent anew offered it until the answer to its first ping.
 #[test]
-fn silent_disk_is_told_before_the_next_ping() {
+fn silent_disk_is_reported_before_ping() {
     let mut simulation = Simulation::registered();
     let told = |simulation: &mut Simulation| -> Vec<_> {
         let frames = std::mem::take(&mut simulation.frames).into_iter();

@@ -44,7 +44,7 @@ pub(super) enum Answer {
     },
     /// Nothing listens, or no answer came.
     Silent(String),
-    /// Its certificate is not trusted, or it speaks no TLS.
+    /// The server's certificate is not trusted, or the server speaks no TLS.
     NotTrusted { why: String, hint: &'static str },
     /// The server that answered is no master.
     Strange(String),
@@ -132,7 +132,7 @@ fn read(reply: &Reply, asked: SystemTime, answered: SystemTime) -> Answer {
         return Answer::Strange(format!("{}: {}", reply.status, words.trim()));
     }
     let Ok(page) = serde_json::from_slice::<Value>(&reply.body) else {
-        return Answer::Strange("what is not JSON".to_owned());
+        return Answer::Strange("an answer without JSON".to_owned());
     };
     let told = reply.header("date");
     let told = told.and_then(|date| httpdate::parse_http_date(date).ok());

@@ -174,7 +174,7 @@ pub(super) fn evaluate(address: &str, asker: &Asker<'_>, answer: &Answer) -> Opt
             Some(if is_refused {
                 Finding::problem(
                     format!(
-                        "master {address} knows {who} as {name:?}, who may not register agents"
+                        "master {address} knows {who} as {name:?}, and this principal may not register agents"
                     ),
                     format!(
                         "give the agent the --credential of a principal that may (`meseta tls init` makes such a one), or \
@@ -328,12 +328,12 @@ mod tests {
                 "--credential",
             ),
             // The agent may be accepted without a name, where readers are not.
-            (&agent, refused(401, ""), Severity::Warning, "not known"),
+            (&agent, refused(401, ""), Severity::Warning, "is unknown"),
             (
                 &agent,
                 refused(403, "Only root"),
                 Severity::Warning,
-                "not known",
+                "is unknown",
             ),
             (
                 &client,

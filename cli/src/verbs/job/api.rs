@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(path("*/web").unwrap(), "/v1/jobs/%2A%2Fweb");
         for name in ["", "a/", "/web", "../x", "a b/x", "A b"] {
             let told = path(name).unwrap_err().to_string();
-            assert!(told.contains("`meseta jobs` lists them"), "{told}");
+            assert!(told.contains("`meseta jobs` lists the jobs"), "{told}");
         }
     }
 

@@ -33,7 +33,7 @@ use super::watch::WatchFlag;
 use crate::terminal;
 use api::{SCHEDULER_PORT, Scheduler};
 
-/// Where the scheduler is: a flag of every verb of jobs.
+/// The scheduler's address: a flag of every verb of jobs.
 #[derive(Debug, Clone, Args)]
 struct SchedulerFlag {
     /// The scheduler, as `host:port` or `https://host:port`. Separate several schedulers of one cluster with

@@ -353,7 +353,7 @@ fn gangs_without_fit_delay_no_role() {
 /// A gang of one tenant kept the memory of all agents back for ten minutes. The job of another tenant, which was guaranteed
 /// CPUs, waited that long.
 #[test]
-fn gang_gives_back_an_offer_for_a_job_of_another_tenant() {
+fn gang_returns_offer_to_other_tenant() {
     let mut world = World::new(1, 2);
     let mut never = gang("never", 20);
     never.gang = Some(Gang {
@@ -388,7 +388,7 @@ fn gang_gives_back_an_offer_for_a_job_of_another_tenant() {
 
 /// The master gives each offer back to the gang, as it does for a role with a guarantee.
 #[test]
-fn claims_in_vain_hinder_a_gang_rarely() {
+fn vain_claims_rarely_delay_a_gang() {
     let mut world = World::new(1, 2);
     let mut never = gang("never", 20);
     never.gang = Some(Gang {

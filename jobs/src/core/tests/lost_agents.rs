@@ -44,7 +44,7 @@ pub(super) fn report(world: &mut World, id: &str, state: TaskState) {
 }
 
 #[test]
-fn run_on_a_lost_agent_does_not_block_the_schedule() {
+fn lost_run_does_not_block_schedule() {
     for overlap in [Overlap::Replace, Overlap::Allow] {
         let mut world = World::new(1, 3);
         world.success_in_ten = 10;

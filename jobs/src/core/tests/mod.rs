@@ -334,7 +334,7 @@ fn job_starts_after_its_dependencies() {
     assert_eq!(state_of(&world, "later"), "pending");
     assert_eq!(
         world.state.job("later").unwrap().why,
-        "it starts after sooner, of which there is no job yet"
+        "it starts after sooner, which does not exist yet"
     );
     submit(&mut world, batch("sooner", 2));
     world.calm(60, None);
@@ -406,7 +406,7 @@ fn impossible_requests_name_their_reason() {
                 count: 2,
                 purge: false,
             },
-            "no service",
+            "is not a service",
         ),
         (Request::Promote { name: name() }, "not being updated"),
         (

@@ -82,10 +82,7 @@ fn after_prefers_job_of_own_role() {
     run_in(&mut world, &["ops"]);
     run_in(&mut world, &["qa", "ads"]);
     let waiting = world.state.job(&of_ads).expect("a job");
-    assert_eq!(
-        waiting.why,
-        "it starts after web, of which there is no job yet"
-    );
+    assert_eq!(waiting.why, "it starts after web, which does not exist yet");
     assert_eq!(waiting.running, 0);
     assert_eq!(world.state.job(&of_qa).expect("a job").running, 1);
     let before = |role: &str, name: &str| {

@@ -24,7 +24,7 @@ fn unplaceable_run_blocks_no_later_run() {
     }
 }
 
-/// One task of the run pauses after a failure, and the others do not fit.
+/// A task of the run pauses after a failure, and the others do not fit.
 #[test]
 fn runs_of_one_version_start_sequentially() {
     let mut world = World::new(1, 1);

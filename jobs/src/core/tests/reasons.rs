@@ -311,7 +311,7 @@ pub(super) fn waits() -> Vec<Case> {
     submit(&mut world, after("a", "b"));
     submit(&mut world, after("b", "a"));
     expect(&world, "second", "it starts after first");
-    expect(&world, "third", "of which there is no job yet");
+    expect(&world, "third", "which does not exist yet");
     expect(&world, "a", "which itself starts after a");
     end(
         &mut world,

@@ -191,7 +191,7 @@ fn spread_waits_for_agents_without_room() {
 
 /// Another framework held each offer for four seconds, and got the next offer of the agent as well.
 #[test]
-fn spread_waits_while_others_get_an_agent_several_times() {
+fn spread_waits_through_repeated_foreign_offers() {
     let mut world = World::new(1, 3);
     for agent in world.agents() {
         world.racks.insert(agent.clone(), agent);

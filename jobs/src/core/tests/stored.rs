@@ -248,7 +248,7 @@ fn restored_store_never_reuses_ids() {
 
 /// Schedulers on two copies of a store that started in the same second made the same ids.
 #[test]
-fn copies_started_in_one_second_share_no_id() {
+fn simultaneous_copies_share_no_id() {
     let ids_of = |drawn| {
         let mut world = World::new(1, 3);
         submit(&mut world, service(2, 1, 1));

@@ -157,7 +157,7 @@ fn plan_and_job_show_impossible_dependencies() {
         ..batch(name, 1)
     };
     let plan = plan_of(&world, &after("a", "nope"));
-    let unknown = "it starts after nope, of which there is no job yet";
+    let unknown = "it starts after nope, which does not exist yet";
     assert_eq!(plan.obstacles.last().map(String::as_str), Some(unknown));
     submit(&mut world, after("a", "b"));
     submit(&mut world, after("b", "c"));

@@ -289,7 +289,7 @@ static CONSTRAINT: Section = Section {
             "exists",
             Form::Flag,
             Presence::Optional,
-            "`true`: there is a value; `false`: there is none.",
+            "`true`: a value exists; `false`: no value exists.",
         ),
         integer(
             "distinct",
@@ -350,7 +350,7 @@ static HTTP_PROBE: Section = Section {
         text(
             "path",
             Presence::Default("\"/\""),
-            "The path that is asked for.",
+            "The path of the request.",
         ),
         CHECK_ADDRESS,
     ],

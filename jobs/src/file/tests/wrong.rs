@@ -94,7 +94,7 @@ fn invalid_text_and_fields_are_refused() {
         ),
         (
             "name = \"a\"\n[task]\ncommand = \"b\"\nkill_grace = \"10 seconds\"",
-            "4:14: `kill_grace` = \"10 seconds\" is no duration; write a number and a unit (ms, secs, mins, hrs, days, weeks), as `\"10secs\"`",
+            "4:14: `kill_grace` = \"10 seconds\" is not a duration; write a number and a unit (ms, secs, mins, hrs, days, weeks), as `\"10secs\"`",
         ),
         (
             "name = \"a\"\n[task]\ncommand = \"b\"\nkill_grace = 10",
@@ -108,7 +108,7 @@ fn invalid_text_and_fields_are_refused() {
         ),
         (
             "[resources]\nmem = \"64 megs\"",
-            "5:7: `mem` = \"64 megs\" is no size; write a whole number and a unit (KB, MB, GB, TB), as `\"64MB\"`",
+            "5:7: `mem` = \"64 megs\" is not a size; write a whole number and a unit (KB, MB, GB, TB), as `\"64MB\"`",
         ),
         (
             "[resources]\ncpus = -1",
@@ -138,7 +138,7 @@ fn incompatible_fields_are_refused() {
     assert_told(&[
         (
             "name = \"Web\"\n[task]\ncommand = \"b\"",
-            "1:8: \"Web\" is no name of a job; write 1 to 100 of `a-z`, `0-9`, `-` and `.`, beginning with a letter or digit",
+            "1:8: \"Web\" is not a job name; write 1 to 100 of `a-z`, `0-9`, `-` and `.`, beginning with a letter or digit",
         ),
         (
             "name = \"a\"\nafter = [\"b\", \"a\"]\n[task]\ncommand = \"b\"",
@@ -154,7 +154,7 @@ fn incompatible_fields_are_refused() {
         ),
         (
             "name = \"a\"\n[task]\nuser = \"b\"",
-            "2:1: [task] says nothing of what it is about; add one of `command`, `argv`",
+            "2:1: [task] is incomplete; add one of `command`, `argv`",
         ),
         (
             "name = \"a\"\n[task]\nargv = []",
@@ -166,7 +166,7 @@ fn incompatible_fields_are_refused() {
         ),
         (
             "name = \"a\"\nports = [\"http\"]\n[task]\ncommand = \"b\"\nenv = { N = \"${port.https}\" }",
-            "5:13: there is no port \"https\"; write one of http, or add it to `ports`",
+            "5:13: port \"https\" does not exist; write one of http, or add it to `ports`",
         ),
         (
             "name = \"a\"\nkind = \"cron\"\n[task]\ncommand = \"b\"",
@@ -207,23 +207,23 @@ fn contradictions_within_file_are_refused() {
     assert_told_behind(&[
         (
             "[check]\ntcp = { port = \"http\" }",
-            "5:16: there is no port \"http\"; add `ports = [\"http\"]` at the top of the file",
+            "5:16: port \"http\" does not exist; add `ports = [\"http\"]` at the top of the file",
         ),
         (
             "[check]\ninterval = \"1secs\"",
-            "4:1: [check] says nothing of what it is about; add one of `command`, `http`, `tcp`",
+            "4:1: [check] is incomplete; add one of `command`, `http`, `tcp`",
         ),
         (
             "[limits]\nmem = \"1MB\"",
-            "5:7: the limit of `mem` is below what is guaranteed; raise it to `mem` of [resources], or lower that",
+            "5:7: the limit of `mem` is below the guarantee; raise it to `mem` of [resources], or lower that",
         ),
         (
             "[[constraints]]\nattribute = \"rack\"",
-            "4:1: [[constraints]] says nothing of what it is about; add one of `equals`, `not_equals`, `in`, `matches`, `exists`, `distinct`, `spread`",
+            "4:1: [[constraints]] is incomplete; add one of `equals`, `not_equals`, `in`, `matches`, `exists`, `distinct`, `spread`",
         ),
         (
             "[[constraints]]\nattribute = \"@host\"\nexists = true",
-            "5:13: there is no attribute \"@host\"; write an attribute of agents, or one of @hostname, @agent_id, @region, @zone",
+            "5:13: attribute \"@host\" does not exist; write an attribute of agents, or one of @hostname, @agent_id, @region, @zone",
         ),
         (
             "[[constraints]]\nattribute = \"rack\"\nmatches = \"(\"",
@@ -342,11 +342,11 @@ fn impossible_job_is_refused_with_file() {
         ),
         (
             "name = \"a\"\n[task]\ncommand = \"b\"\nuser = \"\"",
-            "4:8: \"\" is no name of a user; write one that the agents know, or leave `user` out",
+            "4:8: \"\" is not a user name; write one that the agents know, or leave `user` out",
         ),
         (
             "name = \"a\"\n[task]\ncommand = \"b\"\nuser = \"no\\nbody\"",
-            "4:8: \"no\\nbody\" is no name of a user; write one that the agents know, or leave `user` out",
+            "4:8: \"no\\nbody\" is not a user name; write one that the agents know, or leave `user` out",
         ),
         (
             "name = \"a\"\n[task]\ncommand = \"b\"\nuris = [{ uri = \"u\", output_file = \"../x\" }]",

@@ -93,7 +93,7 @@ pub(in crate::core) struct Framework {
     pub generation: u64,
     /// The agent that reported the framework, if the framework is known only from that report.
     pub(in crate::core) told_by: Option<AgentId>,
-    /// It has not come back to this master for [`FRAMEWORK_RETURN_TIME`](crate::core::config::FRAMEWORK_RETURN_TIME).
+    /// The framework has not come back to this master for [`FRAMEWORK_RETURN_TIME`](crate::core::config::FRAMEWORK_RETURN_TIME).
     pub(in crate::core) is_overdue: bool,
     /// The timer that ends the framework while it is disconnected.
     pub(in crate::core) failover: Option<TimerKey>,

@@ -218,7 +218,7 @@ pub(super) fn api_reads_no_foreign_file() {
     end(&mut framework, "t");
 }
 
-/// Its files are exchanged for links to root's while they are read; `sandbox_files` has a test with very many reads.
+/// The task's files are exchanged for links to root's while they are read; `sandbox_files` has a test with very many reads.
 pub(super) fn file_read_race_never_succeeds() {
     const TRIES: usize = 300;
     let cluster = open_cluster(&[]);

@@ -35,7 +35,7 @@ impl Fleet {
         Self::with(&[])
     }
 
-    /// The same with more flags of `meseta tls init`.
+    /// A fleet with more flags of `meseta tls init`.
     pub(super) fn with(more: &[String]) -> Self {
         let fleet = Self {
             daemons: Vec::new(),

@@ -31,7 +31,7 @@ fn drain_ends_despite_unacknowledged_end() {
 
 /// A framework that has not come back to a new master acknowledges nothing either; for a while it may be on its way.
 #[test]
-fn drain_ends_without_framework_of_former_master() {
+fn drain_ends_without_absent_framework() {
     for returns in [false, true] {
         let (mut world, node) = drainable();
         let mut info = plain();
