@@ -303,7 +303,10 @@ fn log_hole_is_reported_once() {
         let first = read_and_repair(&layout);
         let again = read(&layout).expect("readable");
         if is_short(&first) && first.damages.len() == 1 {
-            assert!(is_short(&again), "byte {at}: the bytes behind it are believed");
+            assert!(
+                is_short(&again),
+                "byte {at}: the bytes behind it are believed"
+            );
             holes.push(first.damages);
         }
         assert_eq!(

@@ -277,7 +277,11 @@ mod tests {
                 seccomp(Some("../x"), false),
                 "no seccomp profile",
             ),
-            (none.clone(), seccomp(Some("x"), false), "lacks linux/seccomp"),
+            (
+                none.clone(),
+                seccomp(Some("x"), false),
+                "lacks linux/seccomp",
+            ),
             (none.clone(), shared, "pid namespace is not allowed"),
             (
                 none.clone(),

@@ -516,9 +516,7 @@ mod tests {
         let (unauthorized, words) = (StatusCode::UNAUTHORIZED, "401 Unauthorized.");
         let text = refusal("host:5050", unauthorized, words).to_string();
         assert!(
-            text.starts_with(
-                "host:5050 answered 401 Unauthorized: the caller is unknown\nhint:"
-            ),
+            text.starts_with("host:5050 answered 401 Unauthorized: the caller is unknown\nhint:"),
             "{text}"
         );
         let missing = refusal("host:5050", StatusCode::NOT_FOUND, "404 Not Found.").to_string();

@@ -198,7 +198,7 @@ mod tests {
     async fn departed_daemon_leaves_the_list() {
         let etcd = FakeEtcd::start();
         etcd.put("/m/masters/x", "not a master");
-        let long = format!("{}:1", "z".repeat(254));
+        let long = format!("{}:1", "z".repeat(258));
         for address in ["", "z", "a:b@z:1", "z:1/x", long.as_str()] {
             let record =
                 serde_json::json!({"id": "", "hostname": "", "address": address, "version": ""});

@@ -4,8 +4,10 @@
 //! Our own code reads, attaches and deletes: see `docs/decisions/0004`.
 
 use std::error::Error;
+use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
 
 use cgroups_rs::cpu::CpuController;
 use cgroups_rs::cpuacct::CpuAcctController;
@@ -30,7 +32,20 @@ pub(super) fn create_with_parents(dir: &Path, controller: Controller) -> Result<
 
 /// Creates a group whose parent exists. An existing group is not an error.
 pub(super) fn create(dir: &Path, controller: Controller) -> Result<(), KnobError> {
-    let path = dir.to_owned();
+    let is_new = !dir.exists();
+    // The crate also creates missing parents. Through the open parent it cannot bring back a parent that is being removed.
+    if let (Some(parent), Some(name)) = (dir.parent(), dir.file_name())
+        && let Ok(parent) = File::open(parent)
+    {
+        let parent_path = format!("/proc/self/fd/{}", parent.as_raw_fd());
+        create_typed(Path::new(&parent_path).join(name), controller);
+    }
+    // The crate only logs an error: this call creates a group that is still missing, or returns the reason.
+    super::create(dir)?;
+    if is_new { super::show(dir) } else { Ok(()) }
+}
+
+fn create_typed(path: PathBuf, controller: Controller) {
     match controller {
         Controller::Cpu => CpuController::new(path, false).create(),
         Controller::Cpuacct => CpuAcctController::new(path).create(),
@@ -44,8 +59,6 @@ pub(super) fn create(dir: &Path, controller: Controller) -> Result<(), KnobError
         | Controller::Hugetlb
         | Controller::PerfEvent => {}
     }
-    // The crate only logs an error: this call creates a group that is still missing, or returns the reason.
-    super::create(dir)
 }
 
 /// Carries out one planned write.
