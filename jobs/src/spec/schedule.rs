@@ -272,7 +272,7 @@ mod tests {
             (
                 "@reboot",
                 "UTC",
-                "no schedule \"@reboot\"; write one of `@hourly`",
+                "unknown schedule \"@reboot\"; write one of `@hourly`",
             ),
             (
                 "60 * * * *",

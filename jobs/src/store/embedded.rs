@@ -403,7 +403,7 @@ mod tests {
                 Err(error) => {
                     refused += 1;
                     let told = error.to_string();
-                    assert!(told.contains("put a copy of it back"), "{damage}: {told}");
+                    assert!(told.contains("restore a copy"), "{damage}: {told}");
                     assert!(
                         std::fs::read(&path).unwrap() == bytes,
                         "{damage}: it was changed"
@@ -480,7 +480,7 @@ mod tests {
             let told = error.to_string();
             assert!(told.contains(expected), "{told}");
             assert!(
-                !told.contains("away") && !told.contains("put a copy"),
+                !told.contains("away") && !told.contains("restore a copy"),
                 "{told}"
             );
         }
