@@ -414,8 +414,8 @@ async fn foreign_or_newer_registry_is_unchanged() {
         leader: "former".to_owned(),
     };
     for (meta, expected) in [
-        (meta(99, "c"), "was written in format 99"),
-        (meta(1, "other"), "is of the cluster \"other\""),
+        (meta(99, "c"), "has format 99"),
+        (meta(1, "other"), "belongs to the cluster \"other\""),
     ] {
         let etcd = FakeEtcd::start();
         etcd.put(&keys().meta(), meta.encode_to_vec());
