@@ -134,8 +134,8 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         (env.flags_view, env.verbosity, env.build),
         advertised,
         start,
-        (&http_shutdown, authentication),
-        tokens,
+        &http_shutdown,
+        (authentication, tokens),
     );
     if let Some(certificate) = &certificate {
         let watch = certificate

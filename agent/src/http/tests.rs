@@ -111,8 +111,11 @@ impl TestAgent {
             (BTreeMap::new(), Verbosity::default(), BuildInfo::default()),
             SocketAddr::from(([10, 0, 0, 1], 5051)),
             Instant::now(),
-            (&CancellationToken::new(), authentication),
-            serving::executor_tokens(flags, &layout).expect("tokens"),
+            &CancellationToken::new(),
+            (
+                authentication,
+                serving::executor_tokens(flags, &layout).expect("tokens"),
+            ),
         );
         context.recovered.store(true, Ordering::Release);
         Self {

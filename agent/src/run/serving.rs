@@ -63,8 +63,8 @@ pub(crate) fn context(
     (flags_view, verbosity, build): (BTreeMap<String, String>, Verbosity, BuildInfo),
     advertised: SocketAddr,
     start: Instant,
-    (shutdown, authentication): (&CancellationToken, Authentication),
-    tokens: Option<ExecutorTokens>,
+    shutdown: &CancellationToken,
+    (authentication, tokens): (Authentication, Option<ExecutorTokens>),
 ) -> Arc<Context> {
     Arc::new(Context {
         core,
