@@ -117,7 +117,7 @@ fn the_machine() {
             full.as_str(),
             "--port=0",
             "is on a full filesystem",
-            "larger filesystem",
+            "larger file system",
         ),
         (
             "ulimit -n 1024",
