@@ -132,8 +132,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         &layout,
         handle.clone(),
         (env.flags_view, env.verbosity, env.build),
-        advertised,
-        start,
+        (advertised, start),
         &http_shutdown,
         (authentication, tokens),
     );

@@ -109,8 +109,7 @@ impl TestAgent {
             &layout,
             handle,
             (BTreeMap::new(), Verbosity::default(), BuildInfo::default()),
-            SocketAddr::from(([10, 0, 0, 1], 5051)),
-            Instant::now(),
+            (SocketAddr::from(([10, 0, 0, 1], 5051)), Instant::now()),
             &CancellationToken::new(),
             (
                 authentication,

@@ -61,8 +61,7 @@ pub(crate) fn context(
     layout: &Layout,
     core: Handle,
     (flags_view, verbosity, build): (BTreeMap<String, String>, Verbosity, BuildInfo),
-    advertised: SocketAddr,
-    start: Instant,
+    (advertised, start): (SocketAddr, Instant),
     shutdown: &CancellationToken,
     (authentication, tokens): (Authentication, Option<ExecutorTokens>),
 ) -> Arc<Context> {

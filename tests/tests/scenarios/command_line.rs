@@ -457,7 +457,7 @@ fn execute_uses_reserved_resources_first() {
     assert_eq!(output.status.code(), Some(124));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("waiting: needs cpus:1.5; mem:64, and the largest offer had"),
+        said.contains("waiting: needs cpus:1.5; mem:64, but the largest offer had"),
         "{said}"
     );
 }

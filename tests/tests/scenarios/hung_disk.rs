@@ -181,7 +181,7 @@ fn frozen_registry_ends_writes_with_an_error() {
     let (status, said) = set_weight(&master);
     assert_eq!(status, 503, "{said}");
     assert!(said.contains("takes no changes at the moment"), "{said}");
-    for page in ["/state", "/weights", "/metrics", "/redirect", "/roles"] {
+    for page in ["/state", "/weights", "/metrics", "/leader", "/roles"] {
         master.page(page);
     }
 
