@@ -528,7 +528,7 @@ fn changed_credentials_apply_without_restart() {
     std::fs::write(&acls, "{").expect("written");
     eventually("the broken file is complained of", limit, || {
         let said = master.log_text();
-        (said.contains("stays in force") && said.contains("--acls")).then_some(())
+        (said.contains("stay in force") && said.contains("--acls")).then_some(())
     });
     assert_eq!(status("/teardown", READER), 403);
     std::fs::write(&acls, r#"{"permissive": true}"#).expect("written");
