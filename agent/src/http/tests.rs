@@ -409,14 +409,17 @@ fn resized(rows: u32, columns: u32) -> Bytes {
 
 /// A client at the input of a session, that sends a record whenever the test does.
 struct InputClient {
-    records: tokio::sync::mpsc::UnboundedSender<std::io::Result<Bytes>>,
+    records: tokio::sync::mpsc::Sender<std::io::Result<Bytes>>,
     call: tokio::task::JoinHandle<Result<Reply, Reply>>,
 }
 
 impl InputClient {
+    /// More records than any test sends.
+    const RECORDS_MAX: usize = 1024;
+
     fn from_agent(agent: &TestAgent) -> Self {
-        let (records, sent) = tokio::sync::mpsc::unbounded_channel();
-        let sent = tokio_stream::wrappers::UnboundedReceiverStream::new(sent);
+        let (records, sent) = tokio::sync::mpsc::channel(Self::RECORDS_MAX);
+        let sent = tokio_stream::wrappers::ReceiverStream::new(sent);
         let request = Request::post("/api/v1")
             .header(media::MESSAGE_CONTENT_TYPE, MediaType::Protobuf.as_str())
             .body(Body::from_stream(sent));
@@ -432,7 +435,8 @@ impl InputClient {
     }
 
     fn send(&self, record: Bytes) {
-        self.records.send(Ok(record)).expect("the call goes on");
+        let sent = self.records.try_send(Ok(record));
+        sent.expect("room for the record");
     }
 
     async fn status(self) -> StatusCode {
