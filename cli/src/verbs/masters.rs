@@ -267,7 +267,7 @@ mod tests {
             (":5050", "names no host"),
             ("https://", "names no host"),
             ("http://a/b", "names no host"),
-            ("file:///masters", "no scheme of masters"),
+            ("file:///masters", "not a supported scheme"),
         ] {
             let said = parse(bad).expect_err("no master");
             assert!(said.contains(part), "{bad}: {said}");
