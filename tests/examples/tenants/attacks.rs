@@ -120,7 +120,7 @@ fn updates(bench: &Bench, number: u64) {
 /// Restarts a service of many instances, from many connections at the same time.
 fn changes(bench: &Bench, number: u64) {
     let name = "m-change";
-    if number % 1_000 == 0 {
+    if number.is_multiple_of(1_000) {
         let mut job = job(name, MALLORY, "service");
         job["count"] = json!(50_000);
         bench.post(MALLORY, "/v1/jobs", &job);
