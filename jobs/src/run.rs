@@ -527,7 +527,7 @@ mod tests {
 
     /// The store is not there for the scheduler, as on a disk that is full or does not answer.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn start_that_waits_for_its_store_answers_and_ends() {
+    async fn start_without_store_answers_and_ends() {
         #[derive(clap::Parser)]
         struct Line {
             #[command(flatten)]

@@ -295,7 +295,7 @@ mod tests {
 
     /// A change waited for as long as the disk of the registry did not answer.
     #[tokio::test(start_paused = true)]
-    async fn silent_disk_ends_changes_with_an_error() {
+    async fn silent_disk_ends_changes_with_error() {
         let (handle, mut inbox, _role) = handle();
         let silence = handle.disk_silence.clone();
         let waiting = tokio::spawn({

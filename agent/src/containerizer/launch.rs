@@ -297,7 +297,7 @@ mod tests {
 
     /// The job scheduler launches the tasks of all tenants as one framework.
     #[tokio::test]
-    async fn the_next_launch_is_of_the_role_with_the_fewest_under_way() {
+    async fn next_launch_serves_least_busy_role() {
         let permits = FairSemaphore::new(launch_limits(8));
         let [many, other, few] = ["many", "other", "few"].map(str::to_owned);
         let mut held = Vec::new();

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn changes_of_one_caller_leave_turns_to_others() {
+    async fn changes_leave_turns_to_other_callers() {
         let changes = Changes::new();
         let mut held = Vec::new();
         let mut waiting = Vec::new();

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn wait_for_store_of_another_process_is_reported() {
+    async fn wait_for_locked_store_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         let (_, first) = open(&path, Duration::ZERO, &DiskReport::default())

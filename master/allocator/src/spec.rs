@@ -165,7 +165,7 @@ pub struct FrameworkCapabilities {
 #[derive(Clone, Debug, Default)]
 pub struct FrameworkSpec {
     pub roles: BTreeSet<Role>,
-    /// The roles that get no offers for now.
+    /// The suppressed roles: they get no offers.
     pub suppressed: BTreeSet<Role>,
     pub capabilities: FrameworkCapabilities,
     /// The minimums by role, instead of [`Options::min_allocatable`]; with an empty list, any offer will do.

@@ -17,12 +17,12 @@ use crate::enforcement::standing_offer;
 meseta_tests::scenarios! {
     unless_freezing:
         frozen_disk_delays_no_kill,
-        frozen_registry_ends_writes_with_an_error;
+        frozen_registry_ends_writes_with_error;
     unless_dead_mount:
         dead_mount_affects_own_users_only = || mount_affects_its_own_users_alone(DeadMount::fuse),
         start_on_dead_mount_obeys_sigterm,
-        recovery_on_dead_mount_ends_on_sigterm,
-        start_of_master_on_dead_mount_ends_on_sigterm;
+        recovery_on_dead_mount_obeys_sigterm,
+        master_start_on_dead_mount_ends;
     unless_nfs:
         dead_nfs_affects_own_users_only = || mount_affects_its_own_users_alone(DeadMount::nfs);
 }
@@ -152,7 +152,7 @@ fn set_weight(master: &Daemon) -> (u16, String) {
     (answer.status, answer.text())
 }
 
-fn frozen_registry_ends_writes_with_an_error() {
+fn frozen_registry_ends_writes_with_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let disk = dir.path().join("master");
     SmallDisk::Ext4 {
@@ -250,7 +250,7 @@ fn start_on_dead_mount_obeys_sigterm() {
 }
 
 /// The agent neither reported that its start hung after the records were read, nor ended on SIGTERM.
-fn recovery_on_dead_mount_ends_on_sigterm() {
+fn recovery_on_dead_mount_obeys_sigterm() {
     let mut cluster = Cluster::default();
     let runtime_dir = cluster.agent_dir(0).join("run");
     let folders = std::fs::read_dir(&runtime_dir).expect("a directory");
@@ -264,7 +264,7 @@ fn recovery_on_dead_mount_ends_on_sigterm() {
     assert_start_waits_and_ends(&mut cluster.agents[0], "recover containers");
 }
 
-fn start_of_master_on_dead_mount_ends_on_sigterm() {
+fn master_start_on_dead_mount_ends() {
     let flags = ["--ip=127.0.0.1", "--port=0"];
     start_on_dead_mount_ends("master", &flags);
 }

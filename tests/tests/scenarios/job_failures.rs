@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 meseta_tests::scenarios! {
     unless_root:
-        each_failure_is_named_by_run_status_and_page;
+        run_status_and_page_name_failures;
 }
 
 /// For so long a job that waits is followed.
@@ -131,7 +131,7 @@ fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&[&*output.stdout, &*output.stderr].concat()).into_owned()
 }
 
-fn each_failure_is_named_by_run_status_and_page() {
+fn run_status_and_page_name_failures() {
     let cluster = Cluster::start(Setup {
         master_flags: vec!["--roles=limited".to_owned()],
         agent_flags: vec!["--resources=cpus:2;mem:2048;disk:2048".to_owned()],

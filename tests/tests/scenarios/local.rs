@@ -17,7 +17,7 @@ use crate::anywhere;
 meseta_tests::scenarios! {
     unless_root:
         ctrl_c_leaves_nothing,
-        ordinary_users_run_tasks_under_any_umask;
+        user_tasks_run_under_any_umask;
     unless_root_quietly:
         killed_local_ends_its_daemons;
     anywhere:
@@ -118,7 +118,7 @@ fn start_under(umask: &str, flags: &[&str], master: &str) -> Local {
 }
 
 /// The agent's directory was closed to others, so that no task of an ordinary user started.
-fn ordinary_users_run_tasks_under_any_umask() {
+fn user_tasks_run_under_any_umask() {
     let mut local = start_under("077", &[], "master");
     let run = Command::new(binary())
         .args(["execute", "--user=nobody", "--command=id -un"])

@@ -22,7 +22,7 @@ use crate::enforcement::{is_container, standing_offer};
 meseta_tests::scenarios! {
     unless_root:
         moved_processes_end_with_task,
-        executors_without_sandbox_or_groups_end_when_told,
+        executors_without_sandbox_or_groups_end,
         stopped_supervisor_delays_no_kill,
         stopped_launcher_is_replaced,
         oom_killed_agent_loses_no_task,
@@ -164,7 +164,7 @@ fn lose_groups(cluster: &Cluster) {
     });
 }
 
-fn executors_without_sandbox_or_groups_end_when_told() {
+fn executors_without_sandbox_or_groups_end() {
     let mut cluster = Cluster::start(Setup {
         agent_port: Some(free_port()),
         ..Setup::default()

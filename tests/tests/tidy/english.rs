@@ -96,6 +96,7 @@ impl Findings {
     fn read_source(&mut self, place: &str, text: &str, is_test: bool) {
         let tests_from = text.find("#[cfg(test)]").unwrap_or(text.len());
         let (mut at, mut in_doc, mut is_test_next) = (0, false, false);
+        let mut in_list = false;
         for (number, line) in text.lines().enumerate() {
             let place = format!("{place}:{}", number + 1);
             let code = line.trim_start();
@@ -125,7 +126,14 @@ impl Findings {
                 self.read_function(&place, &function[1], is_test_next);
                 is_test_next = false;
             }
-            is_test_next |= code.starts_with("#[test]");
+            is_test_next |= code.starts_with("#[test]") || code.starts_with("#[tokio::test");
+            // The lists of scenarios, whose functions have no attribute.
+            in_list = (in_list && line != "}") || line.ends_with("scenarios! {");
+            if in_list && line.ends_with([',', ';']) {
+                let path = code.split([' ', ',', ';']).next().unwrap_or_default();
+                let name = path.rsplit("::").next().unwrap_or_default();
+                self.read_function(&place, name, true);
+            }
             at += line.len() + 1;
         }
     }

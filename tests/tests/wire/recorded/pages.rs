@@ -107,7 +107,7 @@ fn recorded_task(offer: &Value) -> Value {
     one
 }
 
-/// Accepts an offer, and declines the rest of that agent for now.
+/// Accepts an offer, and declines the rest of that agent for an hour.
 fn launch_only(framework: &Framework, offer: &Value, tasks: &[Value]) {
     framework.accepted(
         json!({"type": "ACCEPT", "accept": {"offer_ids": [offer["id"]],
