@@ -415,7 +415,7 @@ struct InputClient {
 
 impl InputClient {
     /// More records than any test sends.
-    const RECORDS_MAX: usize = 1024;
+    const RECORDS_MAX: usize = 32 * 1024;
 
     fn from_agent(agent: &TestAgent) -> Self {
         let (records, sent) = tokio::sync::mpsc::channel(Self::RECORDS_MAX);
