@@ -143,10 +143,16 @@ fn is_same(one: &Path, other: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use meseta_isolators::{BootId, ProcessIdentity};
+    use meseta_tests::wait::eventually;
 
     use super::*;
     use crate::directories::RuntimeFolder;
+
+    /// Generous, for a busy machine.
+    const VISIBLE_WITHIN: Duration = Duration::from_secs(60);
 
     fn us() -> ProcessIdentity {
         let pid = i32::try_from(std::process::id()).expect("a pid");
@@ -177,6 +183,14 @@ mod tests {
             started(&other, &endpoint),
         ];
         let pid = i32::try_from(children[2].id()).expect("a pid");
+        // The kernel shows the environment of a new program a moment after the start of the program.
+        for child in &children {
+            let environment = format!("/proc/{}/environ", child.id());
+            eventually("the environment is visible", VISIBLE_WITHIN, || {
+                let bytes = std::fs::read(&environment).expect("readable");
+                (!bytes.is_empty()).then_some(())
+            });
+        }
         let found = tasks_at(Path::new("/proc"), &endpoint, &own);
         for child in &mut children {
             child.kill().and_then(|()| child.wait()).expect("ended");
