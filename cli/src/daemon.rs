@@ -180,7 +180,7 @@ fn write_large_files() -> anyhow::Result<()> {
     if let Some(bytes) = limit.maximum {
         warn!(
             bytes,
-            "the limit on file sizes is low: what does not fit fails with EFBIG"
+            "the limit on file sizes is low: writes beyond it fail with EFBIG"
         );
     }
     let limit = Rlimit {
@@ -237,7 +237,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 fn exit_on_panic<T>(start: impl FnOnce() -> T) -> T {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(|panic| {
-        let why = panic.payload_as_str().unwrap_or("for an unknown reason");
+        let why = panic.payload_as_str().unwrap_or("unknown panic");
         // No panic is allowed here, even if standard error is closed.
         let told = format!("meseta: failed to start the runtime's threads: {why}\n");
         let _ = std::io::stderr().write_all(told.as_bytes());
@@ -324,8 +324,8 @@ fn outlive_signals(meaningless: &[SignalKind]) -> anyhow::Result<()> {
             while received.recv().await.is_some() {
                 info!(
                     signal = number,
-                    "signal received: files of credentials, certificates and rules are read again by themselves, \
-                     flags at the next start"
+                    "signal received: the daemon rereads credentials, certificates and rules by \
+                    itself, and flags at the next start"
                 );
             }
         });

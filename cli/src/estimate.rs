@@ -56,7 +56,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let What::Replay(options) = &options.what;
     anyhow::ensure!(
         usize::from(options.machines) <= MACHINES_MAX && options.seeds.len() <= SEEDS_MAX,
-        "at most {MACHINES_MAX} machines and {SEEDS_MAX} seeds are judged"
+        "too many machines or seeds: give at most {MACHINES_MAX} machines and {SEEDS_MAX} seeds"
     );
     for path in &options.traces {
         let trace = load(path)?;

@@ -87,7 +87,7 @@ fn reap_all(daemon: Pid) -> anyhow::Result<Option<ExitCode>> {
             }
             Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
             Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(code),
-            Err(error) => return Err(error).context("failed to reap"),
+            Err(error) => return Err(error).context("failed to wait for child processes"),
         }
     }
 }

@@ -129,7 +129,7 @@ async fn check(location: &Location) -> anyhow::Result<()> {
 fn sound(found: Inspected) -> anyhow::Result<Image> {
     if !found.damaged.is_empty() {
         anyhow::bail!(
-            "{} of {} records are damaged: put a copy of the registry back",
+            "{} of {} records are damaged: restore a copy of the registry",
             found.damaged.len(),
             found.image.records.len()
         );
@@ -207,7 +207,7 @@ async fn export(location: &Location) -> anyhow::Result<()> {
 async fn import(options: &Import) -> anyhow::Result<()> {
     let path = options.file.display();
     let image = Image::parse(&read(&options.file)?);
-    let image = image.with_context(|| format!("{path} cannot be imported"))?;
+    let image = image.with_context(|| format!("failed to import {path}"))?;
     let store = options.location.stores.store(&options.location.registry)?;
     store.fill(&image).await?;
     say_filled(&store, &image);
@@ -219,7 +219,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let length = std::fs::metadata(path).with_context(failed)?.len();
     if length > FILE_BYTES_MAX {
         anyhow::bail!(
-            "{} is {length} bytes long, and an exported registry has at most {FILE_BYTES_MAX}",
+            "{} has {length} bytes, and an exported registry has at most {FILE_BYTES_MAX} bytes",
             path.display()
         );
     }
@@ -243,7 +243,8 @@ async fn migrate(options: &Migration) -> anyhow::Result<()> {
     say_filled(&to, &image);
     let place = from.place();
     terminal::say(&format!(
-        "{place} is as it was: start no master with it, and delete it when the new one serves"
+        "{place} is unchanged: start no master with it, and delete it once the new registry is \
+        in use"
     ));
     Ok(())
 }

@@ -90,7 +90,7 @@ async fn report<D: Daemon>(daemon: D, socket: OsString, watchdog: Option<Duratio
     loop {
         ticks.tick().await;
         let Some(status) = daemon.status().await else {
-            warn!("the core does not answer; the watchdog is not fed");
+            warn!("the core does not answer; not notifying the watchdog");
             continue;
         };
         if watchdog.is_some() {

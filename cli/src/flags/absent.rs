@@ -6,11 +6,13 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 const NO_MODULES_OF_CODE: &str =
     "no code is loaded: use --acls=FILE, --credentials=FILE and certificates";
-const NO_CRAM_MD5: &str = "CRAM-MD5 is not spoken: use --credentials=FILE on the master, --credential=FILE on the agent, or certificates";
-const NO_LOOKUP: &str =
-    "nothing is looked up: give --hostname=NAME, --ip=ADDRESS and --advertise_ip=ADDRESS";
+const NO_CRAM_MD5: &str = "CRAM-MD5 is not supported: use --credentials=FILE on the master, \
+    --credential=FILE on the agent, or certificates";
+const NO_LOOKUP: &str = "the daemon does not look addresses up: give --hostname=NAME, --ip=ADDRESS and \
+    --advertise_ip=ADDRESS";
 const LOG: &str = "the log goes to standard error; set MESETA_LOG=debug (or info, warn) in the environment to filter it";
-const NO_ZOOKEEPER: &str = "ZooKeeper is not spoken: masters elect their leader with --registry=etcd and --etcd_endpoints=URLS; \
+const NO_ZOOKEEPER: &str = "ZooKeeper is not supported: masters elect their leader with \
+    --registry=etcd and --etcd_endpoints=URLS; \
                             agents take all masters, as in --master=a:5050,b:5050";
 const NO_PORT_MAPPING: &str =
     "the isolator network/port_mapping is missing: use --isolation=network/ports";
@@ -89,7 +91,7 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
     (
         &["memory_profiling"],
-        "the profiler does not exist: use perf or heaptrack",
+        "the profiler is missing: use perf or heaptrack",
     ),
     (
         &["registry_fetch_timeout", "registry_store_timeout"],
@@ -272,7 +274,7 @@ pub(super) fn replacement_of(error: &clap::Error) -> Option<String> {
     let instead = replacement(shown)?;
     let flag = shown.split('=').next().unwrap_or_default();
     Some(format!(
-        "{flag} is a flag of Mesos that is not here: {instead}"
+        "{flag} is a flag of Mesos that Meseta does not have: {instead}"
     ))
 }
 

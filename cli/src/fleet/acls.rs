@@ -145,7 +145,7 @@ fn push(rules: &mut Map<String, Value>, action: Action, principal: &str, objects
 
 /// Parses a file of rules, which may have been edited since its creation.
 pub(super) fn parse(text: &str) -> anyhow::Result<Map<String, Value>> {
-    Acls::parse(text).with_context(|| format!("{ACLS} cannot be used"))?;
+    Acls::parse(text).with_context(|| format!("failed to parse the rules in {ACLS}"))?;
     serde_json::from_str(text).with_context(|| format!("{ACLS} is not JSON"))
 }
 
@@ -166,6 +166,6 @@ pub(super) fn pretty(rules: &Map<String, Value>) -> anyhow::Result<String> {
         lines.push(text);
     }
     let text = format!("{{\n{}\n}}\n", lines.join(",\n"));
-    Acls::parse(&text).context("the rules that were made cannot be used")?;
+    Acls::parse(&text).context("failed to check the new rules")?;
     Ok(text)
 }

@@ -89,7 +89,7 @@ impl Authority {
         let key = KeyPair::from_pem(key).context("the key is not in PEM format")?;
         ensure!(
             holds(certificate, key.public_key_raw()),
-            "the key is not that of the certificate"
+            "the key does not belong to the certificate"
         );
         Ok(Self {
             issuer: Issuer::new(params(name)?, key),
@@ -115,7 +115,7 @@ impl Authority {
             .chain(addresses)
             .collect();
         let mut params = CertificateParams::new(hosts)
-            .with_context(|| format!("no certificate can be for {}", machine.name))?;
+            .with_context(|| format!("failed to prepare a certificate for {}", machine.name))?;
         let mark = daemon.uri().try_into()?;
         params.subject_alt_names.push(SanType::URI(mark));
         params.extended_key_usages = vec![
@@ -129,7 +129,7 @@ impl Authority {
     pub(super) fn sign_principal(&self, name: &str, validity: Validity) -> anyhow::Result<Pair> {
         let uri = principal_uri(name)
             .try_into()
-            .with_context(|| format!("no certificate can be for {name}"))?;
+            .with_context(|| format!("failed to prepare a certificate for {name}"))?;
         let mut params = CertificateParams::new(Vec::new())?;
         params.subject_alt_names = vec![SanType::URI(uri)];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

@@ -34,7 +34,7 @@ impl Folder {
             std::path::absolute(dir).with_context(|| format!("{} is not a path", dir.display()))?;
         let name = place.file_name().with_context(|| {
             format!(
-                "{} cannot be a folder of its own: give --dir=NAME",
+                "{} does not name a new folder: give --dir=NAME",
                 dir.display()
             )
         })?;
@@ -79,7 +79,7 @@ impl Folder {
     pub(super) fn fleet(&self) -> anyhow::Result<Fleet> {
         let path = self.place.join(FLEET);
         let fleet: Fleet = serde_json::from_str(&self.read(FLEET)?)
-            .with_context(|| format!("{} cannot be understood", path.display()))?;
+            .with_context(|| format!("failed to parse {}", path.display()))?;
         ensure!(
             fleet.format == layout::FORMAT && !fleet.master.addresses.is_empty(),
             "{} was written by another version of meseta: use that version",
@@ -142,7 +142,7 @@ impl Drop for Folder {
 fn refuse_existing(dir: &Path) -> anyhow::Result<()> {
     match std::fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error).with_context(|| format!("{} is in the way", dir.display())),
+        Err(error) => Err(error).with_context(|| format!("failed to list {}", dir.display())),
         Ok(mut entries) => {
             if entries.next().is_some() {
                 bail!(

@@ -174,7 +174,7 @@ pub(super) fn principal(
     let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
     let own = place.join(&dir);
     let lines = [
-        "# For shells: `. FILE` makes verbs speak to this master, as this principal.".to_owned(),
+        "# For shells: `. FILE` makes verbs call this master as this principal.".to_owned(),
         format!("export MESETA_MASTER={}", fleet.master_address()),
         format!("export MESETA_CA={}", quoted(&own.join(CA))),
         format!("export MESETA_PRINCIPAL='{}'", name.replace('\'', r"'\''")),
@@ -436,7 +436,8 @@ pub(super) fn after_init(fleet: &Fleet, dir: &str, validity: Validity) -> String
     text += &format!("  . {dir}/{PRINCIPALS}/{ADMIN}/{ENV}\n  meseta agents\n\n");
     text += &handed_out(dir, &fleet.principals);
     text += &format!(
-        "{dir}/{AUTHORITY_KEY} makes certificates that the whole fleet believes: keep it off these machines.\n"
+        "{dir}/{AUTHORITY_KEY} signs certificates that the whole fleet trusts: keep it off these \
+        machines.\n"
     );
     text
 }
@@ -445,7 +446,8 @@ fn handed_out(dir: &str, principals: &[Principal]) -> String {
     let mut text = String::new();
     for principal in principals {
         text += &format!(
-            "{dir}/{PRINCIPALS}/{} is for whoever runs that framework: its secret and certificate, and whom to believe.\n",
+            "{dir}/{PRINCIPALS}/{} is for the operator of that framework: it holds the secret, \
+            the certificate and the authority.\n",
             principal.name
         );
     }
@@ -500,7 +502,7 @@ pub(super) fn after_add(fleet: &Fleet, dir: &str, added: &Additions<'_>) -> Stri
     }
     text += "\n";
     if has_new_principals {
-        text += "Daemons that run take new credentials and ACLs over within seconds.\n";
+        text += "Running daemons load new credentials and ACLs within seconds.\n";
     }
     if let Some(address) = fleet
         .scheduler_address()
@@ -530,11 +532,10 @@ pub(super) fn after_renew(
     }
     text += &owners(fleet, |machine, _| is_meant(&machine));
     if machines > 0 {
-        text += "\nDaemons that run take them over within seconds.\n";
+        text += "\nRunning daemons load the new certificates within seconds.\n";
     }
     for name in principals {
-        text +=
-            &format!("{dir}/{PRINCIPALS}/{name} has a new certificate for whoever is {name}.\n");
+        text += &format!("{dir}/{PRINCIPALS}/{name} has a new certificate of principal {name}.\n");
     }
     text
 }

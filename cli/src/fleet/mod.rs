@@ -239,7 +239,8 @@ impl Grown<'_> {
         for agent in self.agents {
             ensure!(
                 fleet.agents.iter().all(|known| known.name != agent.name),
-                "there is an agent {} already; `meseta tls renew --machine={}` gives it a new certificate",
+                "agent {} exists already; `meseta tls renew --machine={}` gives it a new \
+                certificate",
                 agent.name,
                 agent.name
             );
@@ -256,7 +257,7 @@ impl Grown<'_> {
                     .principals
                     .iter()
                     .all(|known| known.name != principal.name),
-                "there is a principal {} already; its rules are in {}",
+                "principal {} exists already; its rules are in {}",
                 principal.name,
                 file_names::ACLS
             );
@@ -335,8 +336,7 @@ impl Grown<'_> {
             });
             if let Some((other, address)) = same {
                 bail!(
-                    "{address} is an address of {daemon} {other} already, and one of them has its files copied there and \
-                     listens there: give {} an address of its own",
+                    "{address} is already an address of {daemon} {other}: give {} another address",
                     machine.name
                 );
             }
@@ -347,8 +347,8 @@ impl Grown<'_> {
                 others.find(|(_, other)| other.name == machine.name && shared(other).is_empty());
             if let Some((daemon_of_other, other)) = other {
                 bail!(
-                    "{daemon_of_other} {other} and {daemon} {machine} are one machine by their name, and have no \
-                     address in common: give an address of that machine in both, or another name to one of them"
+                    "{daemon_of_other} {other} and {daemon} {machine} have the same name and no \
+                    common address: give both an address of that machine, or rename one of them"
                 );
             }
         }
@@ -390,16 +390,17 @@ impl Grown<'_> {
 fn authority_of(folder: &Folder, fleet: &Fleet, now: Duration) -> anyhow::Result<Authority> {
     ensure!(
         fleet.authority_ends > now.as_secs(),
-        "the authority of {} is valid no more: make a new folder with `meseta tls init`",
+        "the authority of {} has expired: make a new folder with `meseta tls init`",
         folder.final_path().display()
     );
     let key = folder.read(file_names::AUTHORITY_KEY).context(
-        "the authority's key is needed to sign; put it back while this runs if you keep it elsewhere",
+        "signing needs the authority's key: if you keep the key elsewhere, put it back while \
+        this command runs",
     )?;
     let pem = folder.read(file_names::AUTHORITY)?;
     Authority::load(&fleet.authority, &pem, &key).with_context(|| {
         format!(
-            "{} and {} of {} cannot be used",
+            "failed to load {} and {} of {}",
             file_names::AUTHORITY,
             file_names::AUTHORITY_KEY,
             folder.final_path().display()
@@ -418,7 +419,8 @@ fn add(options: &AddOptions, now: Duration) -> anyhow::Result<String> {
     let mut fleet = folder.fleet()?;
     if let (Some(known), Some(_)) = (&fleet.scheduler, scheduler) {
         bail!(
-            "there is a scheduler of jobs already, on {}; several of them share etcd and are set up by hand",
+            "a scheduler of jobs exists already, on {}; several schedulers share etcd: set them \
+            up by hand",
             known.name
         );
     }
@@ -507,7 +509,7 @@ fn all_known(what: &str, names: &[String], known: &[&str], dir: &str) -> anyhow:
     let unknown = names.iter().find(|name| !known.contains(&name.as_str()));
     unknown.map_or(Ok(()), |name| {
         bail!(
-            "there is no {what} {name} in {dir}; these are: {}",
+            "{what} {name} does not exist in {dir}; known are: {}",
             known.join(", ")
         )
     })

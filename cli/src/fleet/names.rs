@@ -60,7 +60,7 @@ pub(super) struct Principal {
 pub(super) fn machine(text: &str) -> Result<Machine, String> {
     let Some((name, addresses)) = text.split_once('=') else {
         return Err(format!(
-            "it lacks the address: give NAME=ADDRESS, for example {text}=10.0.0.7"
+            "the address is missing: give NAME=ADDRESS, for example {text}=10.0.0.7"
         ));
     };
     if name.parse::<IpAddr>().is_ok() {
@@ -79,7 +79,8 @@ pub(super) fn machine(text: &str) -> Result<Machine, String> {
         })?;
         if address.is_unspecified() || address.is_multicast() {
             return Err(format!(
-                "{address} is the address of no single machine: give the one that others reach {name} at"
+                "{address} is not the address of one machine: give the address at which other \
+                machines reach {name}"
             ));
         }
         Ok(address)
@@ -129,7 +130,7 @@ pub(super) fn principal(text: &str) -> Result<Principal, String> {
         ));
     }
     if BUILT_IN.contains(&name) {
-        return Err(format!("{name} is made in any case"));
+        return Err(format!("{name} always exists: leave it out"));
     }
     let mut principal = Principal {
         name: name.to_owned(),
@@ -177,11 +178,11 @@ mod tests {
     fn invalid_machine_names_the_remedy() {
         for (text, word) in [
             ("node1", "node1=10.0.0.7"),
-            ("10.0.0.7", "lacks the address"),
+            ("10.0.0.7", "the address is missing"),
             ("10.0.0.7=node1", "the name comes first"),
             ("node1=node2", "not an IP address"),
             ("node1=", "not an IP address"),
-            ("node1=0.0.0.0", "no single machine"),
+            ("node1=0.0.0.0", "not the address of one machine"),
             ("../x=10.0.0.7", "not a host name"),
             ("-a=10.0.0.7", "not a host name"),
             ("a..b=10.0.0.7", "not a host name"),
@@ -203,7 +204,7 @@ mod tests {
             ("ads:roles=ads", "neither role=ROLE"),
             ("ads:role=a b:user=x", "role=a b"),
             ("ads:role=ads:user=", "neither role=ROLE"),
-            ("admin:role=a:user=b", "in any case"),
+            ("admin:role=a:user=b", "always exists"),
             ("..:role=a:user=b", "not a principal"),
             ("a/b:role=a:user=b", "not a principal"),
             ("#a:role=a:user=b", "not a principal"),

@@ -39,8 +39,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 pub(super) async fn start(dir: &Path) -> anyhow::Result<Daemon> {
     if installed().is_none() {
         bail!(
-            "several masters share a registry in etcd, and there is no `etcd` on the PATH: install it (Debian: \
-             apt-get install etcd-server), or leave --masters out"
+            "several masters share a registry in etcd, and `etcd` is not on the PATH: install it \
+            (Debian: apt-get install etcd-server), or leave --masters out"
         );
     }
     let [client, peer] = free_addresses()?;

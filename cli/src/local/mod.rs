@@ -317,13 +317,15 @@ impl Cluster {
     async fn show_demo(&mut self) -> anyhow::Result<()> {
         let flag = self.master_flag();
         terminal::note!(
-            "\ndemonstration: two teams, `shop` and `science`; these commands are run now:\n"
+            "\ndemonstration: two teams, `shop` and `science`; `meseta local` now runs these \
+            commands:\n"
         );
         let me = invoked_as();
         self.batch_job = demo::run(&self.addresses(), (&me, &flag)).await?;
         terminal::note!(
-            "\nThe batch job runs on CPUs that the website was promised and does not use, once those are oversubscribed: in \
-             some 20 seconds, unless this machine is busy.\nLook:\n\n  {me} tasks{flag}\n  {me} top{flag}\n  \
+            "\nThe batch job runs on CPUs that the website reserves but does not use. It starts \
+            in about 20 seconds, unless this machine is busy.\nLook:\n\n  {me} tasks{flag}\n  \
+            {me} top{flag}\n  \
              {me} roles{flag}\n  {me} quota{flag}"
         );
         Ok(())
@@ -390,17 +392,14 @@ impl Cluster {
                     Ok(Found::ToldToEnd) => {
                         if !std::mem::replace(&mut told, true) {
                             terminal::note!(
-                                "meseta: the {} ended because its master said so; it comes back when it may, for \
-                                 example after `meseta maintenance up`",
+                                "meseta: the {} ended on request of its master; it restarts once \
+                                the master permits this, for example after `meseta maintenance up`",
                                 daemon.name
                             );
                         }
                     }
                     Ok(Found::Ended(status)) => {
-                        terminal::note!(
-                            "meseta: {} ended ({status}); it is started again",
-                            daemon.name
-                        );
+                        terminal::note!("meseta: {} ended ({status}); restarting it", daemon.name);
                     }
                     Ok(Found::Failed(status)) => {
                         return format!(

@@ -61,7 +61,7 @@ pub(super) fn find<'a>(
         .filter(|agent| text(agent, "hostname") == query);
     match (named.next(), named.next()) {
         (Some(_), Some(_)) => {
-            bail!("several agents are called {query:?}: give an id, see `meseta agents`")
+            bail!("several agents have the host name {query:?}: give an id from `meseta agents`")
         }
         (Some(one), None) => Ok(Some(text(one, "id"))),
         (None, _) => {

@@ -37,8 +37,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     );
     ensure!(
         options.json || may_begin_line(&options.principal),
-        "--principal={:?}: a line that begins so is a comment, or JSON, and is of no principal; give --json, which makes a \
-         whole file, or another principal",
+        "--principal={:?}: a line that begins like this is a comment or JSON; give another \
+        principal, or --json for a whole file",
         options.principal
     );
     let text = match &options.secret_file {
@@ -92,7 +92,7 @@ mod tests {
         };
         for principal in ["#x", "{x"] {
             let error = run(principal, false).expect_err("refused").to_string();
-            assert!(error.contains("give --json"), "{error}");
+            assert!(error.contains("or --json for a whole file"), "{error}");
             run(principal, true).expect("made");
         }
     }

@@ -9,8 +9,8 @@ use meseta_daemon::calendar::day_and_time;
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::tls::{self, END_WARNING, TlsError};
 
-const RENEW: &str = "`meseta tls renew` makes new ones of its own, another authority signs its own: before that day, for then \
-                     nobody believes it";
+const RENEW: &str = "renew it before that day: `meseta tls renew` renews certificates of `meseta \
+    tls`, and your own authority renews others";
 
 /// The purpose of the certificates in a file.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,8 +51,8 @@ fn evaluate(
         Ok(ends) => ends,
         Err(error) => {
             return Finding::warning(
-                format!("certificates are not looked at: {}", chain(&error)),
-                "run this as root, or as the user that the file belongs to",
+                format!("certificates not checked: {}", chain(&error)),
+                "run this as root, or as the owner of the file",
             );
         }
     };
@@ -62,7 +62,7 @@ fn evaluate(
     };
     let Some(end) = end else {
         return Finding::warning(
-            format!("nothing in {path} says how long it is valid"),
+            format!("no certificate in {path} has an expiry date"),
             "give a file of certificates in PEM form",
         );
     };
@@ -71,7 +71,7 @@ fn evaluate(
     match others {
         // A client that knows another authority trusts the certificate without the others.
         Some(first) if kind == Kind::Shown && found.severity == Severity::Fine => {
-            let way = format!("a certificate that goes with that in {path}");
+            let way = format!("a further certificate in {path}");
             let of_way = judge(&way, first, now);
             if of_way.severity == Severity::Fine {
                 return found;
@@ -89,9 +89,9 @@ fn judge(what: &str, end: Duration, now: Duration) -> Finding {
         Some(left) if left > END_WARNING => Finding::fine(format!("{what} is valid until {day}")),
         Some(left) => {
             let days = left.as_secs() / (24 * 60 * 60);
-            Finding::warning(format!("{what} ends in {days} days, on {day}"), RENEW)
+            Finding::warning(format!("{what} expires in {days} days, on {day}"), RENEW)
         }
-        None => Finding::problem(format!("{what} has ended on {day}"), RENEW),
+        None => Finding::problem(format!("{what} expired on {day}"), RENEW),
     }
 }
 
@@ -150,7 +150,7 @@ pub(super) mod tests {
         for (now, severity, part) in [
             (end - 31 * day, Severity::Fine, "until 2027-01-01"),
             (end - 10 * day, Severity::Warning, "in 10 days"),
-            (end + day, Severity::Problem, "has ended on 2027-01-01"),
+            (end + day, Severity::Problem, "expired on 2027-01-01"),
         ] {
             // A certificate listed twice, as an agent's that is also shown, is checked once.
             let both = [(path.clone(), Kind::Shown), (path.clone(), Kind::Shown)];

@@ -173,8 +173,8 @@ pub(super) fn evaluate(address: &str, answer: &Answer, own: &str) -> Vec<Finding
         }
         Answer::Unusable(why) => {
             return vec![Finding::problem(
-                format!("master {address} cannot be asked: {why}"),
-                "name files that are there and may be read with --ca, --cert, --key and --secret-file",
+                format!("failed to query master {address}: {why}"),
+                "give readable files with --ca, --cert, --key and --secret-file",
             )];
         }
     };
@@ -183,8 +183,9 @@ pub(super) fn evaluate(address: &str, answer: &Answer, own: &str) -> Vec<Finding
     findings.extend(skew.map(|skew| evaluate_skew(address, skew)));
     findings.extend(suspended.iter().map(|why| {
         Finding::problem(
-            format!("master {address} leads and may change nothing: {why}"),
-            "see to etcd (`etcdctl endpoint health`, `etcdctl alarm list`): the master goes on once it can write there again",
+            format!("master {address} leads and cannot write changes: {why}"),
+            "repair etcd (`etcdctl endpoint health`, `etcdctl alarm list`): the master continues \
+            once it can write to etcd again",
         )
     }));
     findings
@@ -193,7 +194,7 @@ pub(super) fn evaluate(address: &str, answer: &Answer, own: &str) -> Vec<Finding
 fn evaluate_version(address: &str, version: Option<&str>, own: &str) -> Finding {
     let Some(version) = version else {
         return Finding::warning(
-            format!("master {address} tells no version of Meseta"),
+            format!("master {address} reports no version of Meseta"),
             format!("it is Mesos, or an older Meseta: upgrade it to {own}"),
         );
     };
@@ -218,7 +219,8 @@ fn evaluate_version(address: &str, version: Option<&str>, own: &str) -> Finding 
     };
     Finding::problem(
         format!(
-            "master {address} has version {version}, this is {own}: only one minor version and the next speak with each other"
+            "master {address} has version {version}, this is {own}: only consecutive minor \
+            versions work together"
         ),
         mend,
     )
@@ -231,16 +233,19 @@ fn release(version: &str) -> Option<(u64, u64)> {
 }
 
 fn evaluate_skew(address: &str, skew: Skew) -> Finding {
-    const MEND: &str = "have both machines keep the time (`timedatectl set-ntp true`, chrony or systemd-timesyncd)";
+    const MEND: &str = "synchronize the clocks of both machines (`timedatectl set-ntp true`, \
+        chrony or systemd-timesyncd)";
     let direction = if skew.is_ahead { "ahead of" } else { "behind" };
     let seconds = skew.by.as_secs();
     let text = format!("the clock of master {address} is {seconds} s {direction} this one");
     if skew.by > SKEW_PROBLEM {
-        Finding::problem(format!("{text}: certificates may not be valid"), MEND)
+        Finding::problem(format!("{text}: certificates may be invalid"), MEND)
     } else if skew.by > SKEW_WARNING {
         Finding::warning(text, MEND)
     } else {
-        Finding::fine(format!("the clock of master {address} is this one's"))
+        Finding::fine(format!(
+            "the clock of master {address} agrees with this machine's clock"
+        ))
     }
 }
 

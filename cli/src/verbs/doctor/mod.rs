@@ -108,7 +108,7 @@ fn check_daemon(daemon: &str, config: &Path, known: &[(PathBuf, Kind)]) -> Vec<F
             let text = format!("{error:#}");
             let text = text.lines().next().unwrap_or_default();
             return vec![Finding::warning(
-                format!("certificates of meseta-{daemon} are not looked at: {text}"),
+                format!("certificates of meseta-{daemon} not checked: {text}"),
                 mend_of_config(&error, config),
             )];
         }
@@ -212,8 +212,8 @@ fn check_masters(options: &Options, agent: &meseta_agent::Flags) -> anyhow::Resu
     let masters = &agent.master;
     if let Err(why) = super::masters::parse(masters) {
         return Ok(vec![Finding::warning(
-            format!("--master={masters} is not asked: {why}"),
-            "give --master=HOST:PORT to have it looked at",
+            format!("--master={masters} not checked: {why}"),
+            "give --master=HOST:PORT to check it",
         )]);
     }
     let trusted = agent.access.ssl_ca_file.as_deref();

@@ -29,7 +29,7 @@ impl Asker<'_> {
     const fn name(&self) -> &'static str {
         match self {
             Self::Agent(_) => "this agent",
-            Self::Client(_) => "whoever runs this",
+            Self::Client(_) => "this caller",
         }
     }
 
@@ -177,8 +177,9 @@ pub(super) fn evaluate(address: &str, asker: &Asker<'_>, answer: &Answer) -> Opt
                         "master {address} knows {who} as {name:?}, and this principal may not register agents"
                     ),
                     format!(
-                        "give the agent the --credential of a principal that may (`meseta tls init` makes such a one), or \
-                         allow {name:?} `register_agents` in the master's --acls"
+                        "give the agent the --credential of a permitted principal (`meseta tls \
+                        init` makes one), or allow {name:?} `register_agents` in the master's \
+                        --acls"
                     ),
                 )
             } else {
@@ -189,17 +190,13 @@ pub(super) fn evaluate(address: &str, asker: &Asker<'_>, answer: &Answer) -> Opt
             format!("master {address} does not answer {who}: {why}"),
             hint.unwrap_or(match asker {
                 Asker::Agent(_) => {
-                    "--ssl_ca_file must hold the authority that signed the master's certificate, and the agent's certificate \
-                     and key must be of this cluster"
+                    "--ssl_ca_file must hold the authority that signed the master's certificate, \
+                    and the agent's certificate and key must belong to this cluster"
                 }
-                Asker::Client(_) => {
-                    "the certificate that is shown to it, its key and the secret must be of this cluster"
-                }
+                Asker::Client(_) => "--cert, --key and the secret must belong to this cluster",
             }),
         )),
-        Answer::Refused { status, words } => {
-            Some(evaluate_refusal(address, asker, *status, words))
-        }
+        Answer::Refused { status, words } => Some(evaluate_refusal(address, asker, *status, words)),
     }
 }
 
@@ -209,16 +206,18 @@ fn evaluate_refusal(address: &str, asker: &Asker<'_>, status: StatusCode, words:
     match status {
         StatusCode::FORBIDDEN if words.ends_with("is disabled") => Finding::warning(
             format!(
-                "the credentials of {who} are not looked at: the --firewall_rules of master {address} disable {PATH}"
+                "credentials of {who} not checked: the --firewall_rules of master {address} \
+                disable {PATH}"
             ),
-            "enable it for the while",
+            "enable this endpoint for the duration of the check",
         ),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
             if asker.may_be_nobody() && !words.contains(hints::SPEAKS_TLS) =>
         {
             Finding::warning(
                 format!(
-                    "whether master {address} accepts {who}, which has no credentials, is unknown: reading there requires credentials ({status})"
+                    "unknown whether master {address} accepts {who} without credentials: reads \
+                    require credentials ({status})"
                 ),
                 "run this as root, or as the user that the master runs as; if the agent is refused, give it --credential",
             )
@@ -244,9 +243,7 @@ fn evaluate_refusal(address: &str, asker: &Asker<'_>, status: StatusCode, words:
             )
         }
         _ => Finding::warning(
-            format!(
-                "the credentials of {who} are not looked at: master {address} answers {status} {words}"
-            ),
+            format!("credentials of {who} not checked: master {address} answers {status} {words}"),
             "try again in a moment",
         ),
     }
@@ -264,15 +261,17 @@ pub(super) fn evaluate_leader(masters: &str, answers: &[Answer]) -> Option<Findi
     });
     Some(match why {
         Some(why) if !answers.contains(&Answer::Elsewhere) => Finding::problem(
-            format!("none of the masters {masters} answers as their leader: {why}"),
-            "try again in a moment; else start the others and see to etcd (`etcdctl endpoint health`): the masters' logs say \
-             what they wait for",
+            format!("no leader answers among the masters {masters}: {why}"),
+            "try again in a moment; else start the other masters and check etcd (`etcdctl \
+            endpoint health`): the masters' logs show the cause",
         ),
         _ => Finding::warning(
             format!(
-                "credentials are not looked at: none of {masters} that answered leads, and only the leader knows them"
+                "credentials not checked: no leader answers among the masters {masters}, and \
+                only the leader knows them"
             ),
-            "name all masters of the cluster with --master; if they are, the one that led is away: try again in a moment",
+            "give all masters of the cluster with --master; if all are given, the leader is \
+            away: try again in a moment",
         ),
     })
 }
@@ -328,12 +327,12 @@ mod tests {
                 "--credential",
             ),
             // The agent may be accepted without a name, where readers are not.
-            (&agent, refused(401, ""), Severity::Warning, "is unknown"),
+            (&agent, refused(401, ""), Severity::Warning, "unknown whether"),
             (
                 &agent,
                 refused(403, "Only root"),
                 Severity::Warning,
-                "is unknown",
+                "unknown whether",
             ),
             (
                 &client,
