@@ -377,8 +377,8 @@ impl Grown<'_> {
             let mut principals = names::BUILT_IN.into_iter().chain(jobs).chain(given());
             ensure!(
                 !principals.any(|name| name.eq_ignore_ascii_case(&machine.name)),
-                "{} cannot be both a machine and a principal: whoever has the machine's key could act as the \
-                    principal; choose another name for one of them",
+                "{} cannot be both a machine and a principal: the holder of the machine's key \
+                 could act as the principal; choose another name for one of them",
                 machine.name
             );
         }

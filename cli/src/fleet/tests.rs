@@ -578,7 +578,7 @@ fn an_address_is_of_one_agent() {
     init_with(&["n0=10.0.0.1", "n1=10.0.0.7"]).expect("made");
     let before = tree(&dir);
     let error = said(add_to(&dir, &["n9=10.0.0.7"], &[]));
-    assert!(error.contains("give n9 an address"), "{error}");
+    assert!(error.contains("give n9 another address"), "{error}");
     assert_eq!(tree(&dir), before);
     // Each machine has its own loopback address, which its certificate may contain.
     for agent in ["n8=10.0.0.8,127.0.0.1", "n9=10.0.0.9,127.0.0.1"] {

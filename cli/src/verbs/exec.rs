@@ -21,7 +21,7 @@ const EXIT_SIGNALLED: i32 = 128;
 
 /// The error that ends a session when its output has no reader.
 #[derive(Debug, thiserror::Error)]
-#[error("nobody reads the output any more")]
+#[error("the reader of the output has left")]
 struct Unread;
 
 #[derive(Debug, Args)]
@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         bail!("task {id} does not run: it is {}", inline(&found, "state"));
     }
     let parent =
-        container(&found).with_context(|| format!("the container of task {id} is not known"))?;
+        container(&found).with_context(|| format!("the container of task {id} is unknown"))?;
     let agents = server::get_json(master, "/slaves")?;
     let agent = items(&agents, "slaves")
         .iter()
@@ -136,9 +136,9 @@ async fn session(
     let ended: Option<Response> = ended.found()?;
     let ended = ended.and_then(|response| response.wait_nested_container);
     let status = ended.and_then(|ended| ended.exit_status);
-    Ok(exit_code(
-        status.context("the agent does not say how the command ended")?,
-    ))
+    Ok(exit_code(status.context(
+        "the agent's answer lacks the exit status of the command",
+    )?))
 }
 
 /// Returns the exit code of a status of `wait`.

@@ -324,7 +324,7 @@ impl Job {
         let mut unwanted = Vec::new();
         for offer in offers {
             let resources = convert::resources(&offer.resources)
-                .context("an offer with resources that make no sense")?
+                .context("the master sent an offer with invalid resources")?
                 .unallocate();
             // Resources reserved to the role are used before unreserved ones.
             let cover = self.request.cover(&resources);
@@ -359,7 +359,7 @@ impl Job {
             .url
             .as_ref()
             .map(|url| &url.address)
-            .context("an offer without url")?;
+            .context("the master sent an offer without a url")?;
         let host = address
             .ip
             .as_deref()
@@ -413,7 +413,7 @@ impl Job {
                 return Ok(Some(EXIT_FAILED_ITSELF));
             }
             terminal::note!(
-                "the offer was taken back before it could be used; waiting for another"
+                "the master rescinded the offer before its use; waiting for another offer"
             );
             self.launched = None;
             self.scheduler.revive().await;
@@ -496,7 +496,7 @@ impl Job {
         let (requested, role) = (&self.request.resources, &self.request.role);
         let offered = match &self.largest {
             Some(largest) => format!("the largest offer had {largest}"),
-            None => format!("nothing was offered in role {role}"),
+            None => format!("role {role} got no offer"),
         };
         let framework = self.scheduler.framework_id();
         match self.obstacle().await {

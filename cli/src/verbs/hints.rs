@@ -5,7 +5,8 @@ use http::StatusCode;
 const AGENTS: &str = "`meseta agents` lists the agents by id and host name";
 const FRAMEWORKS: &str = "`meseta frameworks` lists those that are subscribed";
 
-const ANOTHER_DAEMON: &str = "another kind of daemon, or of server, seems to answer there: --master (MESETA_MASTER) names a \
+const ANOTHER_DAEMON: &str = "a server of another kind seems to answer there: --master \
+    (MESETA_MASTER) names a \
     master, --scheduler (MESETA_SCHEDULER) the scheduler of jobs, and agents listen on ports of their own";
 
 /// The text of a daemon's answer to clients that wrongly use no TLS.
@@ -38,7 +39,7 @@ const BY_WORDS: &[(&str, &str)] = &[
     ),
     (
         "Unknown role",
-        "the master takes only the roles of its --roles",
+        "the master accepts only the roles in its --roles",
     ),
     (
         "has no quota set",
@@ -50,7 +51,7 @@ const BY_WORDS: &[(&str, &str)] = &[
     ),
     (
         "is not deactivated",
-        "there is nothing to undo: `meseta agents` shows the state of each agent",
+        "the agent is active: `meseta agents` shows the state of each agent",
     ),
     (
         "still in the DRAINING state",
@@ -63,15 +64,15 @@ const BY_WORDS: &[(&str, &str)] = &[
     ),
     (
         "is not in DOWN mode",
-        "only a machine that is down can be brought up: `meseta maintenance` shows which are",
+        "only machines that are down can be brought up; `meseta maintenance` lists them",
     ),
     (
         "is not in DRAINING mode",
-        "only a machine that is scheduled can be taken down: `meseta maintenance` shows which are",
+        "only scheduled machines can be taken down; `meseta maintenance` lists them",
     ),
     (
         "Agent is part of a maintenance schedule",
-        "`meseta maintenance` shows the schedule, `meseta maintenance clear` calls it off",
+        "`meseta maintenance` shows the schedule, `meseta maintenance clear` cancels it",
     ),
     (
         SPEAKS_TLS,
@@ -79,7 +80,7 @@ const BY_WORDS: &[(&str, &str)] = &[
     ),
     (
         "does not match a reserved resource",
-        "give --principal=NAME as the cluster knows you, or leave it out",
+        "give the --principal=NAME under which the cluster knows you, or leave it out",
     ),
 ];
 
@@ -91,8 +92,9 @@ pub(super) fn after(status: StatusCode, words: &str) -> Option<&'static str> {
     }
     Some(match status {
         StatusCode::UNAUTHORIZED => {
-            "give --principal=NAME and --secret-file=FILE, or others than these; agents are not sent the secret but \
-             shown --cert=FILE and --key=FILE, unless --secret-to-agents says that they may have it"
+            "give a valid --principal=NAME and --secret-file=FILE; agents get only the \
+             certificate of --cert=FILE and --key=FILE, unless --secret-to-agents sends them the \
+             secret"
         }
         StatusCode::FORBIDDEN => {
             "the daemon's --acls forbid this: use other credentials with --principal and --secret-file, or ask for the permission"
@@ -101,14 +103,14 @@ pub(super) fn after(status: StatusCode, words: &str) -> Option<&'static str> {
             "not found, or gone: `meseta agents`, `frameworks`, `tasks` and `roles` list the existing objects"
         }
         StatusCode::CONFLICT => {
-            "the request was understood and is at odds with how things are now: look at `meseta agents`, \
+            "the request conflicts with the present state: look at `meseta agents`, \
              `roles` and `tasks`, and try again"
         }
-        StatusCode::PAYLOAD_TOO_LARGE | StatusCode::URI_TOO_LONG => "ask for less at once",
+        StatusCode::PAYLOAD_TOO_LARGE | StatusCode::URI_TOO_LONG => "request less at a time",
         StatusCode::METHOD_NOT_ALLOWED
         | StatusCode::NOT_ACCEPTABLE
         | StatusCode::UNSUPPORTED_MEDIA_TYPE => {
-            "is it a Meseta daemon of this version? `meseta --version` and its /version say"
+            "is it a Meseta daemon of this version? compare `meseta --version` with its /version"
         }
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => "try again in a moment",
         status if status.is_client_error() => "see the verb's --help",
@@ -121,23 +123,26 @@ pub(super) fn of_certificate(error: &(dyn std::error::Error + 'static)) -> Optio
     let words = meseta_daemon::error_chain::chain(error);
     if !words.contains("invalid peer certificate") {
         // The answer of a daemon without TLS is no TLS record.
-        return words
-            .contains("InvalidContentType")
-            .then_some("it does not speak TLS: leave --ca (and MESETA_CA) and `https://` out");
+        return words.contains("InvalidContentType").then_some(
+            "the server does not use TLS: leave --ca (and MESETA_CA) and `https://` \
+                out",
+        );
     }
     Some(if words.contains("not valid for name") {
-        "call it as its certificate does, or give it one for this address too (`meseta tls` makes such ones)"
+        "use the host name in its certificate, or give it a certificate for this address \
+         (`meseta tls` makes one)"
     } else if words.contains("xpired") {
-        "its certificate has ended: give it a new one (`meseta tls renew`)"
+        "its certificate has expired: make a new certificate (`meseta tls renew`)"
     } else if words.contains("not valid yet") || words.contains("NotValidYet") {
-        "its certificate is not valid before a later time: have both machines keep the time (`timedatectl set-ntp true`)"
+        "its certificate is not valid yet: synchronize the clocks of both machines (`timedatectl \
+         set-ntp true`)"
     } else if words.contains("names no") || words.contains("is not marked for a") {
-        "secrets are sent to masters and schedulers alone: a certificate of `meseta tls` says whose it is, and \
-         `meseta tls renew` makes one that does"
+        "verbs send secrets to masters and schedulers only, and its certificate does not mark it \
+         as such: renew the certificate with `meseta tls renew`"
     } else if words.contains("UnknownIssuer") || words.contains("BadSignature") {
-        "--ca (or MESETA_CA) names the authority that signed its certificate; it was not this one"
+        "another authority signed its certificate: give that authority with --ca (or MESETA_CA)"
     } else {
-        "give it a certificate that servers and clients may show (`meseta tls` makes such ones)"
+        "give it a certificate for servers and clients (`meseta tls` makes one)"
     })
 }
 
@@ -158,15 +163,15 @@ mod tests {
     #[test]
     fn certificate_faults_are_distinguished() {
         for (words, part) in [
-            ("certificate not valid for name \"a\"", "call it"),
-            ("certificate expired: verified at time 2", "has ended"),
+            ("certificate not valid for name \"a\"", "use the host name"),
+            ("certificate expired: verified at time 2", "has expired"),
             (
                 "certificate not valid yet: verification time 1",
-                "keep the time",
+                "synchronize the clocks",
             ),
             ("UnknownIssuer", "--ca"),
             ("BadSignature", "--ca"),
-            ("InvalidPurpose", "servers and clients may show"),
+            ("InvalidPurpose", "for servers and clients"),
         ] {
             let error = std::io::Error::other(format!("invalid peer certificate: {words}"));
             let hint = of_certificate(&error).expect("a hint");

@@ -73,7 +73,7 @@ impl IdentityFlags {
 }
 
 /// The context of an error about unusable certificate files.
-const UNUSABLE: &str = "the certificates of --ca, --cert and --key cannot be used";
+const UNUSABLE: &str = "failed to load the certificates of --ca, --cert and --key";
 
 static IDENTITY: OnceLock<IdentityFlags> = OnceLock::new();
 
@@ -220,7 +220,7 @@ pub(super) fn signed<T>(message: T) -> anyhow::Result<Request<T>> {
     let mut request = Request::new(message);
     if let Some(header) = authorization(&flags())? {
         let mut value = MetadataValue::try_from(header.as_bytes())
-            .context("the principal cannot be put in a header")?;
+            .context("the principal contains characters that are invalid in a header")?;
         value.set_sensitive(true);
         request.metadata_mut().insert("authorization", value);
     }
@@ -244,16 +244,16 @@ fn authorization(flags: &IdentityFlags) -> anyhow::Result<Option<HeaderValue>> {
     let (Some(principal), Some(path)) = (&flags.principal, &flags.secret_file) else {
         return Ok(None);
     };
-    let secret = tls::read_secret_file(path).context("--secret-file cannot be used")?;
+    let secret = tls::read_secret_file(path).context("failed to read --secret-file")?;
     let secret = String::from_utf8(secret)
         .ok()
-        .with_context(|| format!("{} is not text", path.display()))?;
+        .with_context(|| format!("{} is not UTF-8 text", path.display()))?;
     let credential = Credential {
         principal: principal.clone(),
         secret: secret.trim_end_matches(['\r', '\n']).to_owned(),
     };
     let header = HeaderValue::from_str(&credential.header());
-    Ok(Some(
-        header.context("the principal cannot be put in a header")?,
-    ))
+    Ok(Some(header.context(
+        "the principal contains characters that are invalid in a header",
+    )?))
 }

@@ -38,8 +38,8 @@ fn whose(task: &Value, frameworks: &[Value]) -> anyhow::Result<String> {
     let live = items(known, "tasks").len();
     if !name.starts_with(FRAMEWORK_PREFIX) {
         bail!(
-            "task {id} is of framework {framework} ({}), and only that can end one of its tasks; `meseta \
-             teardown {framework}` ends it and its {live} tasks",
+            "task {id} belongs to framework {framework} ({}), and only the framework can end its \
+             tasks; `meseta teardown {framework}` ends the framework and its {live} tasks",
             inline(known, "name")
         );
     }
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(of("F1").expect("its own"), "F1");
         let refusal = of("F2").expect_err("another's").to_string();
         assert!(
-            refusal.contains("`meseta teardown F2` ends it and its 2 tasks"),
+            refusal.contains("`meseta teardown F2` ends the framework and its 2 tasks"),
             "{refusal}"
         );
         let refusal = of("F3").expect_err("gone").to_string();

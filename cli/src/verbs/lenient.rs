@@ -66,7 +66,7 @@ pub(super) fn some_resources(flag: &str, text: &str) -> anyhow::Result<Resources
     let given = convert::parse_resources(&plain, &Role::star());
     let given = given.with_context(|| flag.to_owned())?;
     if given.is_empty() {
-        bail!("{flag} asks for nothing; give for example 'cpus:0.5;mem:64'");
+        bail!("{flag} is empty; give for example 'cpus:0.5;mem:64'");
     }
     Ok(given)
 }
@@ -89,7 +89,7 @@ fn resources(flag: &str, text: &str) -> anyhow::Result<String> {
         };
         let plain = name.split('(').next().unwrap_or_default().trim();
         if let Some((_, meant)) = MISTAKEN.iter().find(|(known, _)| *known == plain) {
-            bail!("{flag}={text:?}: no agent offers {plain:?}; {meant:?} is meant");
+            bail!("{flag}={text:?}: no agent offers {plain:?}; write {meant:?}");
         }
         match in_mb(plain, value.trim()) {
             Some(mb) => parts.push(format!("{name}:{mb}")),

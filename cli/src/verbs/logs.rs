@@ -63,7 +63,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         .with_context(|| format!("the agent of task {:?} is not registered now", options.task))?;
     let address = AgentAddress::from_agent(agent).with_context(|| {
         format!(
-            "the master does not say where agent {} is",
+            "the master's answer lacks the address of agent {}",
             text(agent, "id")
         )
     })?;
@@ -79,7 +79,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
                 Err(error) if !has_ended && server::may_pass(&error) => {
                     if !std::mem::replace(&mut is_away, true) {
                         let host = inline(agent, "hostname");
-                        terminal::note!("meseta: agent {host} does not answer now; asking again");
+                        terminal::note!("meseta: agent {host} does not answer; retrying");
                     }
                     break;
                 }
@@ -113,7 +113,8 @@ async fn absent(options: &Options, tail: &mut Tail) -> anyhow::Result<String> {
             names.join(", ")
         ),
         _ => format!(
-            "task {task:?} has no sandbox now: it was not made yet, or has been removed since the task ended"
+            "task {task:?} has no sandbox: the agent has not made it yet, or removed it after \
+             the end of the task"
         ),
     })
 }

@@ -100,14 +100,14 @@ pub(super) fn parse(text: &str) -> Result<String, String> {
     for (prefix, name) in [("etcd://", "etcd"), ("zk://", "ZooKeeper")] {
         if text.starts_with(prefix) {
             return Err(format!(
-                "it names {name}, which this command does not speak to: give the masters themselves, with commas \
-                 between (for example master1:5050,master2:5050,master3:5050)"
+                "{name} is not supported here: give the addresses of the masters, separated by \
+                 commas (for example master1:5050,master2:5050,master3:5050)"
             ));
         }
     }
     let is_list = text.contains(',');
     if is_list && text.split(',').any(|one| one.trim().is_empty()) {
-        return Err("a master of the list is empty".to_owned());
+        return Err("the list has an empty entry".to_owned());
     }
     text.split(',').try_for_each(address::check)?;
     Ok(text.to_owned())
@@ -202,7 +202,7 @@ impl<'a> Search<'a> {
         if !std::mem::replace(&mut self.was_told, true) && std::io::stderr().is_terminal() {
             let seconds = LEADER_WAIT.as_secs();
             terminal::note!(
-                "meseta: no master leads at the moment; waiting for one, {seconds} s at most"
+                "meseta: no master leads at the moment; waiting for a leader, {seconds} s at most"
             );
         }
         tokio::time::sleep(self.backoff.next_pause()).await;

@@ -93,7 +93,7 @@ impl DrainProgress {
         match find("gone_slaves") {
             Some(_) if mark_gone => Self::Ended,
             Some(_) => Self::GivenUp("was marked gone"),
-            None => Self::GivenUp("is registered no more"),
+            None => Self::GivenUp("is no longer registered"),
         }
     }
 
@@ -109,8 +109,8 @@ impl DrainProgress {
 
 fn unreachable(id: &str, since: &str) -> String {
     format!(
-        "agent {id} is unreachable since {since}: nothing on it can be ended now, and should it come \
-         back, it drains first; `meseta mark-gone` gives it up"
+        "agent {id} is unreachable since {since}: its tasks cannot be ended now; if it returns, \
+         it drains first; `meseta mark-gone` gives it up"
     )
 }
 
@@ -169,7 +169,7 @@ fn wait_until_drained(options: &DrainOptions, id: &str) -> anyhow::Result<ExitCo
         }
         let is_over = |timeout| begun.elapsed() >= timeout;
         if options.timeout.is_some_and(is_over) {
-            terminal::note!("meseta: agent {id} is not drained yet; it goes on draining");
+            terminal::note!("meseta: agent {id} is not drained yet; draining continues");
             return Ok(ExitCode::from(EXIT_TIMED_OUT));
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -247,7 +247,7 @@ pub(crate) fn reactivate(options: &AgentOptions) -> anyhow::Result<()> {
 }
 
 pub(crate) fn mark_gone(options: &AgentOptions) -> anyhow::Result<()> {
-    let said = "is gone; should it come back, it ends its tasks and stops";
+    let said = "is gone; if it returns, it ends its tasks and stops";
     operate(options, said, |agent_id| Call {
         mark_agent_gone: Some(call::MarkAgentGone { agent_id }),
         ..call_of(call::Type::MarkAgentGone)
@@ -364,7 +364,7 @@ fn window_of(
     duration: Option<Duration>,
 ) -> anyhow::Result<Window> {
     let nanoseconds = |time: Duration| {
-        i64::try_from(time.as_nanos()).context("a time is farther away than the master can tell")
+        i64::try_from(time.as_nanos()).context("a time is too far in the future for the master")
     };
     let start = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let start = start.checked_add(start_in).unwrap_or(Duration::MAX);
@@ -470,7 +470,7 @@ mod tests {
             ),
             (
                 json!({"slaves": []}),
-                DrainProgress::GivenUp("is registered no more"),
+                DrainProgress::GivenUp("is no longer registered"),
             ),
         ] {
             assert_eq!(

@@ -85,7 +85,8 @@ pub(super) fn carry_out(
         let answer = tokio::select! {
             answer = &mut answer => answer,
             () = tokio::time::sleep(HINT_AFTER) => {
-                terminal::note!("waiting for agent {agent}; who does not want to may leave, it goes on all the same");
+                terminal::note!("waiting for agent {agent}; Ctrl-C ends the wait, and the \
+                    operation continues");
                 answer.await
             }
         };
@@ -94,7 +95,8 @@ pub(super) fn carry_out(
     })?;
     match outcome {
         None => terminal::say(
-            "taken; `meseta roles` and `meseta volumes` show it once the agent has it",
+            "accepted; `meseta roles` and `meseta volumes` show the result once the agent has \
+             applied it",
         ),
         Some(status) => check_status(&agent, &status).map(|()| terminal::say(done))?,
     }
@@ -122,7 +124,7 @@ fn check_status(agent: &str, status: &OperationStatus) -> anyhow::Result<()> {
     let reason = status.message.as_deref().unwrap_or("no reason given");
     let reason = terminal::one_line(reason);
     bail!(
-        "agent {agent} has not done it, {}: {reason}",
+        "agent {agent} did not apply the operation, {}: {reason}",
         status.state().as_str_name()
     )
 }

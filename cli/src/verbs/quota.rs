@@ -70,8 +70,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             let config = configs.unwrap_or_default().into_iter().next();
             if let Some(missing) = config.and_then(|config| unusable(&config.guarantees)) {
                 terminal::say(&format!(
-                    "note: no {missing} is guaranteed: it is not kept back, and the role may get its guarantee \
-                     without any {missing} to use it with"
+                    "note: the guarantee has no {missing}: none is kept back, and the role may \
+                     get its guarantee without {missing}"
                 ));
             }
         }
@@ -128,7 +128,8 @@ fn overuse(role: &Value, config: &QuotaConfig) -> Option<String> {
     let over: Vec<String> = over.collect();
     (!over.is_empty()).then(|| {
         format!(
-            "warning: the role uses {}: its tasks go on, and it gets none of these before it is below its limit",
+            "warning: the role uses {}: its tasks continue, and it gets no more of these until \
+             it is below its limit",
             over.join(", ")
         )
     })
@@ -223,7 +224,7 @@ fn amounts(flag: &str, text: &str) -> anyhow::Result<BTreeMap<String, Scalar>> {
     for resource in &resources {
         let Some(amount) = resource.scalar() else {
             bail!(
-                "{flag}={text}: quota is for scalars, and '{}' is not one",
+                "{flag}={text}: quota applies to scalars, and '{}' is not a scalar",
                 resource.name()
             );
         };

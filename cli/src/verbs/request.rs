@@ -104,7 +104,8 @@ impl Request {
         let user = match &options.user {
             Some(user) => user.clone(),
             None => meseta_daemon::user::name().context(
-                "this machine has no name for the user who runs this: give --user=NAME, the user to run the task as",
+                "the current user has no name on this machine: give --user=NAME to run the task \
+                 as that user",
             )?,
         };
         let command = mesos::CommandInfo {
@@ -224,7 +225,8 @@ fn volume(text: &str) -> anyhow::Result<mesos::Volume> {
     let usable = paths.filter(|(host, inside)| host.starts_with('/') && !inside.is_empty());
     let Some((host, inside)) = usable else {
         bail!(
-            "--volume={text}: write /path/of/the/agent:path/in/the/container, with `:ro` behind to forbid writing"
+            "--volume={text}: write /path/of/the/agent:path/in/the/container, and append `:ro` \
+             to forbid writing"
         );
     };
     Ok(mesos::Volume {

@@ -125,7 +125,7 @@ fn requested(text: &str) -> anyhow::Result<Resources> {
     let parsed = convert::parse_resources(text, &Role::star())
         .with_context(|| format!("--resources={text}"))?;
     if parsed.is_empty() {
-        bail!("--resources names nothing; give for example 'cpus:8;mem:4096'");
+        bail!("--resources is empty; give for example 'cpus:8;mem:4096'");
     }
     Ok(parsed)
 }
@@ -170,11 +170,13 @@ pub(crate) fn reserve(options: &ReserveOptions) -> anyhow::Result<()> {
     let helps = || {
         Some(match &from {
             Some(from) => format!(
-                "to role '{from}' is reserved on the agent: {}; what a task uses cannot be refined \
-                 (`meseta tasks`)",
+                "role '{from}' has reserved on the agent: {}; resources that a task uses cannot \
+                 be refined (`meseta tasks`)",
                 holder.describe(from)
             ),
-            None => "the agent has less unreserved, unused resources; the amount stands before 'does not contain'. See `meseta agents`, `meseta tasks`; --from=ROLE takes from the reservation of a parent role"
+            None => "the agent has too few unreserved, unused resources; their amount precedes \
+                'does not contain'. See `meseta agents`, `meseta tasks`; --from=ROLE takes from \
+                the reservation of a parent role"
                 .to_owned(),
         })
     };
@@ -204,13 +206,13 @@ pub(crate) fn unreserve(options: &UnreserveOptions) -> anyhow::Result<()> {
         resources: resources.collect::<anyhow::Result<_>>()?,
     };
     let done = format!(
-        "given back by role '{role}' on agent {}: {requested}",
+        "unreserved by role '{role}' on agent {}: {requested}",
         holder.id
     );
     let helps = || {
         Some(format!(
-            "to role '{role}' is reserved on the agent: {}; what a task uses (`meseta tasks`) or a volume \
-             lies on (`meseta volumes`) cannot be unreserved before those are gone",
+            "role '{role}' has reserved on the agent: {}; first end the tasks (`meseta tasks`) \
+             and destroy the volumes (`meseta volumes`) that use the resources",
             holder.describe(&role)
         ))
     };

@@ -113,7 +113,7 @@ impl Holder {
             [] => Ok(None),
             [one] => Ok(Some(one.to_vec())),
             _ => bail!(
-                "{} of role '{role}' is reserved more than once on agent {}, {}: say which is meant with \
+                "{} of role '{role}' is reserved more than once on agent {}, {}: choose one with \
                  --reserver=NAME, --label=KEY=VALUE or both",
                 requested.name(),
                 self.id,
@@ -151,7 +151,7 @@ impl Holder {
             let reserver = one
                 .reservation()
                 .and_then(|top| top.principal.clone())
-                .unwrap_or_else(|| Arc::from("nobody in particular"));
+                .unwrap_or_else(|| Arc::from("an unnamed principal"));
             let labels = one.reservation().map(|top| &top.labels);
             let labels = labels.filter(|labels| !labels.is_empty());
             let labels = labels.map_or_else(String::new, |labels| format!(" with labels {labels}"));
@@ -160,7 +160,7 @@ impl Holder {
         });
         let parts: Vec<String> = parts.collect();
         if parts.is_empty() {
-            "nothing that could be unreserved".to_owned()
+            "nothing that can be unreserved".to_owned()
         } else {
             parts.join(", ")
         }
@@ -175,7 +175,7 @@ pub(super) fn reserved(agent: &Value) -> anyhow::Result<Vec<Resource>> {
     let mut reserved = Vec::new();
     for resource in all {
         let mut message: v1::Resource = serde_json::from_value(resource.clone())
-            .context("the master shows a reservation that makes no sense")?;
+            .context("the master sent an invalid reservation")?;
         if !message.reservations.is_empty() {
             message.role = None;
             message.reservation = None;

@@ -196,7 +196,7 @@ impl Scheduler {
             ))
         });
         if let Err(error) = &sent {
-            terminal::note!("meseta: {error:#}; going on");
+            terminal::note!("meseta: {error:#}; continuing");
         }
         sent.is_ok()
     }
@@ -212,7 +212,7 @@ impl Scheduler {
             &call,
         )
         .await
-        .with_context(|| format!("the master did not take the {kind} call"))
+        .with_context(|| format!("the master did not accept the {kind} call"))
     }
 }
 

@@ -173,7 +173,7 @@ pub(super) fn operate(masters: &str, message: &master::Call) -> anyhow::Result<m
         let call = Call::message(&url(address, "/api/v1"), MEDIA, message);
         request_change(address, call).await?.and_then(|reply| {
             meseta_proto::media::decode(MEDIA, &reply.body)
-                .with_context(|| format!("{address} sent an answer that makes no sense"))
+                .with_context(|| format!("{address} sent an invalid answer"))
         })
     });
     runtime()?.block_on(asked)
@@ -217,7 +217,7 @@ fn refuse_follower(address: &str, reply: &Reply) -> anyhow::Error {
     }
     match reply.header("location").and_then(leader_in) {
         Some(leader) => anyhow!("{address} does not lead; give --master={leader}"),
-        None => anyhow!("{address} does not lead, and does not say who does"),
+        None => anyhow!("{address} does not lead, and does not name the leader"),
     }
 }
 
@@ -317,7 +317,7 @@ impl Answer {
         }
         let reply = refuse_failure(&self.address, self.reply)?;
         let message = meseta_proto::media::decode(MEDIA, &reply.body)
-            .with_context(|| format!("{} sent an answer that makes no sense", self.address))?;
+            .with_context(|| format!("{} sent an invalid answer", self.address))?;
         Ok(Some(message))
     }
 }

@@ -55,7 +55,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let (agents, left_out) = asked(&agents);
     let mut is_whole = left_out == 0;
     if !is_whole {
-        terminal::note!("meseta: {left_out} agents more are not asked: {AGENTS_MAX} are at a time");
+        terminal::note!(
+            "meseta: {left_out} more agents left out: at most {AGENTS_MAX} are \
+            queried at a time"
+        );
     }
     let mut troubles = BTreeMap::new();
     let before = sample(&agents, &mut troubles);

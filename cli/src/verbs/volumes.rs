@@ -110,7 +110,7 @@ fn create(flags: &Create, master: &MasterFlag) -> anyhow::Result<()> {
     let done = format!("volume '{}' made on agent {}", flags.id, holder.id);
     let helps = || {
         Some(format!(
-            "a volume lies on disk that is reserved to its role and not in use; to role '{role}' is reserved \
+            "a volume needs unused disk that is reserved to its role; role '{role}' has reserved \
              on the agent: {}. `meseta reserve` reserves more",
             holder.describe(&role)
         ))
@@ -133,7 +133,7 @@ fn destroy(flags: &Destroy, master: &MasterFlag) -> anyhow::Result<()> {
         volumes: vec![message(volume)?],
     };
     let done = format!("volume '{}' destroyed on agent {}", flags.id, holder.id);
-    let helps = || Some("a task that runs may use it: `meseta tasks` lists them".to_owned());
+    let helps = || Some("a running task may use it: `meseta tasks` lists the tasks".to_owned());
     operations::carry_out(
         &master.master,
         Operation::Destroy(call),

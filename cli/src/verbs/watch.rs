@@ -35,7 +35,7 @@ impl WatchFlag {
             match outcome {
                 Err(error) if is_first => return Err(error),
                 Err(error) => {
-                    let told = format!("meseta: {error:#}; asking again\n");
+                    let told = format!("meseta: {error:#}; retrying\n");
                     text += &terminal::printable(&told);
                 }
                 Ok(()) => is_first = false,

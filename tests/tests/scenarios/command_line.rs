@@ -369,7 +369,7 @@ fn refusals_name_the_remedy() {
             "unreserve",
             reserve(&["--resources=cpus:1"]),
             "does not contain",
-            "nothing that could be",
+            "nothing that can be",
         ),
         (
             "reactivate",

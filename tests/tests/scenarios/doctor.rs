@@ -88,7 +88,7 @@ fn the_way_to_the_master() {
     let (is_well, text) = doctor(&["--master", &address, &ca(&other)]);
     assert!(!is_well && text.contains("is not trusted"), "{text}");
     assert!(
-        text.contains("--ca (or MESETA_CA) names the authority"),
+        text.contains("give that authority with --ca (or MESETA_CA)"),
         "{text}"
     );
 }

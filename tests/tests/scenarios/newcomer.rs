@@ -46,11 +46,7 @@ fn execute_accepts_common_spellings() {
     assert_eq!(err(&output), "", "quiet");
     let output = cluster.meseta("execute", &["--command=true", "--resources=cpu:1"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        err(&output).contains("\"cpus\" is meant"),
-        "{}",
-        err(&output)
-    );
+    assert!(err(&output).contains("write \"cpus"), "{}", err(&output));
     // The port is the agent's own.
     let output = Command::new(binary())
         .args(["agents", &format!("--master={}", cluster.agent().address())])
@@ -209,7 +205,7 @@ fn detached_task_is_found_and_killed() {
     framework.until_state("other", "TASK_RUNNING");
     let refused = cluster.meseta("kill", &["other"]);
     assert_eq!(refused.status.code(), Some(1));
-    let cure = format!("`meseta teardown {}` ends it", framework.id);
+    let cure = format!("`meseta teardown {}` ends the framework", framework.id);
     assert!(err(&refused).contains(&cure), "{}", err(&refused));
 }
 

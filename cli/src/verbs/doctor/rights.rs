@@ -327,7 +327,12 @@ mod tests {
                 "--credential",
             ),
             // The agent may be accepted without a name, where readers are not.
-            (&agent, refused(401, ""), Severity::Warning, "unknown whether"),
+            (
+                &agent,
+                refused(401, ""),
+                Severity::Warning,
+                "unknown whether",
+            ),
             (
                 &agent,
                 refused(403, "Only root"),

@@ -166,7 +166,7 @@ pub(super) fn left(id: &str, framework: &str, is_detached: bool) -> String {
     let rest = match is_detached {
         // The framework of a detached task is kept for a week.
         true => "",
-        false => ", and the master that leads next does if nobody takes its framework up",
+        false => ", as does the next leader unless the framework reconnects",
     };
     format!("task {id} may run on: `meseta teardown {framework}` ends it{rest}")
 }
@@ -211,7 +211,7 @@ impl Search {
         let is_long = self.begun.elapsed() >= self.patience.refused;
         if is_long && Instant::now() < self.until() && !std::mem::replace(&mut self.is_said, true) {
             let minutes = self.patience.leaderless.as_secs() / 60;
-            terminal::note!("{:#}; looking for {minutes} minutes in all", self.error);
+            terminal::note!("{:#}; retrying for {minutes} minutes in total", self.error);
         }
     }
 
@@ -303,8 +303,8 @@ mod tests {
         );
         assert_eq!(
             left("t", "f", false),
-            "task t may run on: `meseta teardown f` ends it, and the master that leads next does if nobody takes its \
-             framework up"
+            "task t may run on: `meseta teardown f` ends it, as does the next leader unless the \
+             framework reconnects"
         );
     }
 

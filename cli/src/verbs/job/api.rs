@@ -162,13 +162,13 @@ impl Scheduler {
             match elsewhere.filter(|_| reply.status == StatusCode::TEMPORARY_REDIRECT) {
                 // A request over TLS is not redirected to an address without TLS.
                 Some(next) if url.starts_with("https:") && !next.starts_with("https:") => {
-                    bail!("{base} sends on to {next}, which is not over TLS")
+                    bail!("{base} redirects to {next}, which does not use TLS")
                 }
                 Some(next) => url = next,
                 None => return Ok(Asked::Answered(reply)),
             }
         }
-        bail!("{base} and the schedulers that it names each say that another one leads")
+        bail!("no leader found: {base} and the schedulers that it names each name another leader")
     }
 }
 

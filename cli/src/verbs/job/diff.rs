@@ -17,7 +17,7 @@ pub(super) fn compare(
     let inspect = |version: Option<u64>| scheduler.get(&api::file_path(name, version)?);
     let later = inspect(to)?;
     let number = later.get("version").and_then(Value::as_u64);
-    let number = number.context("the scheduler does not say which version it is")?;
+    let number = number.context("the scheduler's answer lacks the job's version")?;
     let from = match from {
         Some(from) => from,
         None => {
@@ -28,7 +28,7 @@ pub(super) fn compare(
     };
     let earlier = inspect(Some(from))?;
     let (Some(old), Some(new)) = (earlier.get("job"), later.get("job")) else {
-        bail!("the scheduler does not answer with a job");
+        bail!("the scheduler's answer is not a job");
     };
     Ok(json!({ "from": from, "to": number, "changes": changes(old, new) }))
 }

@@ -61,7 +61,7 @@ impl Progress {
         // The scheduler answers the same for an invisible role.
         (self.missing > OLDER_MAX).then(|| {
             format!(
-                "job {name} is not there any more: it was purged, or you may not see its role now"
+                "job {name} no longer exists: it was purged, or you may no longer view its role"
             )
         })
     }
@@ -114,7 +114,8 @@ impl Progress {
                 text(failed, "why")
             ),
             None => format!(
-                "version {wanted} does not run: the job is at version {version}; `meseta job history {}` says why",
+                "version {wanted} does not run: the job is at version {version}; `meseta job \
+                 history {}` shows why",
                 text(job, "name")
             ),
         }
@@ -246,7 +247,7 @@ pub(super) fn follow(
                 if let Some((_, timeout)) = timeout.filter(is_over) {
                     if !is_json {
                         terminal::say(&format!(
-                            "{shown} is not there after {timeout:?}, and goes on: {}",
+                            "{shown} has not finished after {timeout:?} and continues: {}",
                             progress.last.as_deref().unwrap_or_default()
                         ));
                         say_why(scheduler, (name, version), &job);
@@ -261,7 +262,7 @@ pub(super) fn follow(
             }
             Err(error) => {
                 let since = *away_since.get_or_insert_with(|| {
-                    terminal::note!("{error:#}; asking again");
+                    terminal::note!("{error:#}; retrying");
                     Instant::now()
                 });
                 if since.elapsed() > AWAY_MAX || timeout.as_ref().is_some_and(is_over) {

@@ -221,7 +221,7 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
     let mut followed = Vec::new();
     for (spec, submitted) in specs.iter().zip(submit(&scheduler, &specs)?) {
         let version = submitted.get("version").and_then(Value::as_u64);
-        let version = version.context("the scheduler does not say which version the job is now")?;
+        let version = version.context("the scheduler's answer lacks the job's version")?;
         // A cron job waits for its time; there is nothing to follow.
         if !options.detach && !matches!(spec.kind, Kind::Cron(_)) {
             followed.push((full_name(spec, &submitted), version));
@@ -260,7 +260,7 @@ fn submit(scheduler: &Scheduler, specs: &[JobSpec]) -> anyhow::Result<Vec<Value>
     let submitted = items(&answer, "jobs").to_vec();
     if submitted.len() != specs.len() {
         bail!(
-            "the scheduler has not answered for each of the {} jobs",
+            "the scheduler's answer does not cover all {} jobs",
             specs.len()
         );
     }
@@ -352,7 +352,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             let inspected = scheduler.get(&api::file_path(name, *version)?)?;
             let job = inspected
                 .get("job")
-                .context("the scheduler does not answer with a job")?;
+                .context("the scheduler's answer is not a job")?;
             if options.json {
                 terminal::print_json(job)?;
             } else {

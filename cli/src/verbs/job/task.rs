@@ -56,8 +56,8 @@ fn last_of(history: &Value, job: &Value, index: Option<u32>) -> anyhow::Result<S
     }
     let of = index.map(|index| format!(" of index {index}"));
     bail!(
-        "job {} has no task{}, and its history, which begins with the scheduler that leads, names none; `meseta tasks` \
-         lists those that have ended, for `meseta logs`",
+        "job {} has no task{}, and its history since the scheduler's start lists no task; \
+         `meseta tasks` lists ended tasks, for `meseta logs`",
         text(job, "name"),
         of.unwrap_or_default()
     )
@@ -100,7 +100,7 @@ fn id(task: Option<&Value>, job: &Value) -> anyhow::Result<String> {
     let id = task.and_then(|task| task.get("task_id")?.as_str());
     id.map(str::to_owned).with_context(|| {
         format!(
-            "the scheduler does not name the task of job {}",
+            "the scheduler's answer does not name the task of job {}",
             text(job, "name")
         )
     })

@@ -111,7 +111,7 @@ fn reverted_version_ends_badly() {
         lines,
         [
             "web: healthy, 3 of 3 running, 3 healthy",
-            "version 2 does not run: the job is at version 3; `meseta job history web` says why"
+            "version 2 does not run: the job is at version 3; `meseta job history web` shows why"
         ]
     );
 }
@@ -192,7 +192,7 @@ fn repeated_missing_answers_mean_job_gone() {
     // The scheduler gives the same answer for a job in a role that is no longer visible.
     assert_eq!(
         progress.gone("sum").as_deref(),
-        Some("job sum is not there any more: it was purged, or you may not see its role now")
+        Some("job sum no longer exists: it was purged, or you may no longer view its role")
     );
 }
 
