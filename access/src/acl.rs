@@ -49,7 +49,7 @@ pub enum AclError {
     },
     #[error("`{key}` is not a list of ACLs{hint}")]
     UnknownList { key: String, hint: String },
-    #[error("{location}: `{key}` is not known here; an entry has `principals` and `{object}`")]
+    #[error("{location}: unknown key `{key}`; an entry has `principals` and `{object}`")]
     UnknownKey {
         location: String,
         key: String,
@@ -60,7 +60,7 @@ pub enum AclError {
         location: String,
         object: &'static str,
     },
-    #[error("{location}: '{path}' is not a path that can be authorized; these are: {}", PATHS.join(", "))]
+    #[error("{location}: '{path}' has no authorization; known paths are: {}", PATHS.join(", "))]
     Path { location: String, path: String },
     #[error("{location}: the role '{role}' is neither a role nor, as `a/%`, all roles below one")]
     Role { location: String, role: String },
@@ -292,7 +292,7 @@ mod tests {
             ),
             (
                 r#"{"run_tasks":[{"principals":{"type":"ANY"},"roles":{"type":"ANY"}}]}"#,
-                "`roles` is not known here",
+                "unknown key `roles`",
             ),
             (
                 r#"{"run_tasks":[{"principals":{"type":"ALL"},"users":{"type":"ANY"}}]}"#,
@@ -341,7 +341,7 @@ mod tests {
             ),
         ] {
             let error = error(&text);
-            assert!(error.contains(&format!("`{key}` is there twice")), "{error}");
+            assert!(error.contains(&format!("`{key}` occurs twice")), "{error}");
         }
         // In two objects the key is not a duplicate.
         let once = format!("{{{}}}", list("ANY"));

@@ -180,17 +180,20 @@ pub struct Request<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockedRequest {
     #[error(
-        "421 Misdirected Request. This daemon has no name '{0}': ask for its address or its host name, or have \
+        "421 Misdirected Request. This daemon does not have the name '{0}': use its address or \
+         its host name, or have \
          its operator give --allowed_hosts={0}"
     )]
     Host(String),
     #[error(
-        "A page of {0} may not change anything here: use a page of this daemon or a command-line client, or have \
+        "A page of {0} may not change state: use a page of this daemon or a command-line client, \
+         or have \
          the operator give --allowed_origins"
     )]
     Origin(String),
     #[error(
-        "Browsers change nothing here by GET: send a POST, or use a command-line client. Pages of other origins \
+        "Browsers cannot change state by GET: send a POST, or use a command-line client. Pages \
+         of other origins \
          need --allowed_origins"
     )]
     Get,

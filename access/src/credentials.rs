@@ -47,21 +47,18 @@ impl SecretHash {
     /// Parses the text form of a hash.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if !text.starts_with('$') {
-            return Err(
-                "is in plain text: only hashes are kept here; make one with \
-                        `meseta credential`",
-            );
+            return Err("is in plain text: make a hash with \
+                        `meseta credential`");
         }
         let hash = PasswordHash::new(text).map_err(|_| "is not a hash in PHC format")?;
         if !matches!(hash.algorithm.as_str(), "argon2id" | "argon2i" | "argon2d") {
-            return Err("is a hash of a kind that is not known here: make one with \
+            return Err("is a hash of an unknown kind: make a hash with \
                         `meseta credential`");
         }
         if hash.salt.is_none() || hash.hash.is_none() {
-            return Err("is a hash without its end");
+            return Err("is an incomplete hash");
         }
-        let params =
-            argon2::Params::try_from(&hash).map_err(|_| "has parameters that make no sense")?;
+        let params = argon2::Params::try_from(&hash).map_err(|_| "has invalid parameters")?;
         if params.m_cost() > MEMORY_KIB_MAX || params.t_cost() > PASSES_MAX {
             return Err("would take more than 256 MiB or 32 passes to check");
         }
@@ -99,22 +96,21 @@ pub enum CredentialError {
         reason: &'static str,
     },
     #[error(
-        "credential {number} has no principal, or one with a colon, spaces or more than {PRINCIPAL_BYTES_MAX} bytes"
+        "credential {number} has no principal, or its principal has a colon, spaces or more than \
+         {PRINCIPAL_BYTES_MAX} bytes"
     )]
     Principal { number: usize },
-    #[error("'{0}' is there twice")]
+    #[error("principal '{0}' occurs twice: remove one entry")]
     Twice(String),
-    #[error(
-        "`{key}` is there twice in one object (line {line}, column {column}): leave one of them"
-    )]
+    #[error("`{key}` occurs twice in one object (line {line}, column {column}): remove one")]
     KeyTwice {
         key: &'static str,
         line: usize,
         column: usize,
     },
-    #[error("nobody is in it: make a line with `meseta credential`")]
+    #[error("the file has no principal: make a line with `meseta credential`")]
     Empty,
-    #[error("more than {PRINCIPALS_MAX} principals are in it")]
+    #[error("the file has more than {PRINCIPALS_MAX} principals")]
     TooMany,
     #[error("failed to hash the secret: {0}")]
     Hashing(String),
@@ -288,7 +284,7 @@ impl Credential {
         if pair.secret.starts_with("$argon2") {
             return Err(CredentialError::Secret {
                 principal: pair.principal,
-                reason: "is a hash: who logs in needs the secret itself",
+                reason: "is a hash: give the secret itself",
             });
         }
         Ok(Self {
@@ -374,12 +370,12 @@ mod tests {
         let file = Credentials::parse(&file).unwrap_err();
         let pair = Credential::parse(pair).unwrap_err();
         for error in [file.to_string(), pair.to_string()] {
-            assert!(error.contains("`secret` is there twice"), "{error}");
+            assert!(error.contains("`secret` occurs twice"), "{error}");
             assert!(!error.contains("CANARY"), "{error}");
         }
         let lists = r#"{"credentials":[],"credentials":[]}"#;
         let error = Credentials::parse(lists).unwrap_err().to_string();
-        assert!(error.contains("`credentials` is there twice"), "{error}");
+        assert!(error.contains("`credentials` occurs twice"), "{error}");
     }
 
     #[test]
@@ -405,6 +401,6 @@ mod tests {
         }
         assert!(Credential::parse("a b\nc d").is_err());
         let error = Credential::parse(&format!("a {}", hash("b"))).unwrap_err();
-        assert!(error.to_string().contains("needs the secret itself"));
+        assert!(error.to_string().contains("give the secret itself"));
     }
 }

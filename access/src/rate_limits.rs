@@ -26,7 +26,8 @@ pub struct RateLimits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateLimitError {
     #[error(
-        "they are not JSON of the form {{\"limits\": [{{\"principal\": ..., \"qps\": ...}}]}}: {0}"
+        "the limits are not JSON of the form {{\"limits\": [{{\"principal\": ..., \"qps\": \
+         ...}}]}}: {0}"
     )]
     Syntax(String),
     #[error("the principal '{0}' has two limits")]

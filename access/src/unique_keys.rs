@@ -67,7 +67,7 @@ impl<'de> Visitor<'de> for UniqueVisitor {
         let mut object = Map::new();
         while let Some((key, Unique(value))) = entries.next_entry::<String, Unique>()? {
             if object.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("`{key}` is there twice")));
+                return Err(A::Error::custom(format_args!("`{key}` occurs twice")));
             }
             object.insert(key, value);
         }
@@ -87,7 +87,7 @@ mod tests {
         for twice in [r#"{"a":1,"a":1}"#, r#"[{"b":{"a":1,"c":2,"a":3}}]"#] {
             let error = parse(twice).unwrap_err();
             assert!(error.is_data(), "{error}");
-            assert!(error.to_string().contains("`a` is there twice"), "{error}");
+            assert!(error.to_string().contains("`a` occurs twice"), "{error}");
         }
         assert!(!parse("{").unwrap_err().is_data());
     }

@@ -103,7 +103,7 @@ pub enum BodyError {
     #[error("Not enough memory for this request now: {0}")]
     Exhausted(Exhausted),
     #[error(
-        "The request takes more memory than is ever given to one: {0}; divide it, or raise the \
+        "The request needs more memory than one request may use: {0}; divide it, or raise the \
          daemon's budget of memory"
     )]
     NeverFits(Exhausted),

@@ -72,7 +72,7 @@ pub enum Error {
         #[source]
         source: recordio::Error,
     },
-    #[error("{url} sent a message that cannot be understood")]
+    #[error("failed to parse a message from {url}")]
     Message {
         url: String,
         #[source]

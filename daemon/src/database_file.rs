@@ -61,12 +61,13 @@ impl From<redb::Error> for Fault {
 #[must_use]
 pub fn cure(error: &io::Error) -> &'static str {
     match error.kind() {
-        ErrorKind::PermissionDenied => "the user that this daemon runs as must own it",
+        ErrorKind::PermissionDenied => "make the user of this daemon its owner",
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "make room on its file system and start again: the file keeps its contents"
+            "free space on its file system and start again: the file keeps its contents"
         }
         ErrorKind::ReadOnlyFilesystem => {
-            "its file system must be writable; the system's log shows whether a failure made it read-only. The file keeps its contents"
+            "make its file system writable; the system's log shows whether a failure made it \
+             read-only. The file keeps its contents"
         }
         _ => {
             "the contents are not damaged: look for errors of the disk in the system's log (`dmesg`), and start again"
@@ -147,7 +148,7 @@ pub fn open(path: &Path, cache_bytes: usize) -> Result<Database, Fault> {
         tracing::warn!(
             path = %path.display(),
             length,
-            "nothing was written to this file after it was made, as on a full disk or in a crash: it is made anew"
+            "the file has no contents, for example after a full disk or a crash; creating it again"
         );
         file.set_len(0).map_err(Fault::File)?;
     }

@@ -156,7 +156,8 @@ pub async fn wait_at_start<T>(
             biased;
             done = &mut work => return Some(done),
             () = &mut end => {
-                tracing::warn!(path = %path.display(), "told to end during the start");
+                tracing::warn!(path = %path.display(), "received a request to end during the \
+                    start");
                 return None;
             }
             () = tokio::time::sleep(SILENT_AFTER) => {

@@ -187,7 +187,7 @@ impl FileReads {
         stuck.total += 1;
         *stuck.places.entry(place.clone()).or_default() += 1;
         drop(stuck);
-        tracing::warn!(place, "a read is given up: its file system does not answer");
+        tracing::warn!(place, "abandoned a read: its file system does not answer");
         *reading = Reading::GivenUp(StuckRead {
             reads: self.clone(),
             place,
@@ -222,13 +222,14 @@ impl FileReads {
         tokio::spawn(async move {
             tokio::select! {
                 outcome = file_sender.run() => if outcome == Outcome::Stalled {
-                    tracing::debug!("a reader took nothing of a file for too long");
+                    tracing::debug!("closed a stalled download: the reader read nothing for too \
+                        long");
                     if let Some(connection) = &connection {
                         connection.close();
                     }
                 },
                 () = revoked.cancelled() => {
-                    tracing::debug!("a reader who takes nothing of a file made room for another");
+                    tracing::debug!("closed a stalled download: another reader needed its place");
                 }
             }
         });
@@ -412,7 +413,7 @@ impl http_body::Body for FileBody {
             Some(Err(error)) => Err(error),
             None => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "the download was given up",
+                "the download was abandoned",
             )),
         }))
     }

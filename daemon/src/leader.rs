@@ -163,7 +163,7 @@ fn judge(status: StatusCode, body: &[u8]) -> Found {
     match serde_json::from_slice::<Answer>(body) {
         Ok(answer) if answer.role == "following" => match answer.leader {
             Some(leader) => Found::Follows(leader),
-            None => Found::Nobody("it follows nobody".to_owned()),
+            None => Found::Nobody("it follows no leader".to_owned()),
         },
         Ok(answer) if answer.role == "leading" => Found::Leads,
         Ok(_) => Found::DoesNotAct,

@@ -33,7 +33,7 @@ impl SocketOwner {
     pub fn find(peer: SocketAddr, local: SocketAddr) -> Option<Self> {
         let (peer, local) = (canonical(peer), canonical(local));
         let found = diagnosed(peer, local).unwrap_or_else(|error| {
-            tracing::debug!(%error, "socket diagnostics are not to be had; reading procfs");
+            tracing::debug!(%error, "socket diagnostics are unavailable; reading procfs instead");
             listed(peer, local)
         });
         found.filter(|owner| known_users().know(owner.uid))

@@ -170,7 +170,7 @@ pub async fn serve_with(
         let owner = local.and_then(|local| SocketOwner::find_local(peer, local));
         let Some(slot) = admission.admit(peer.ip(), owner, Instant::now()) else {
             if !is_full {
-                warn!(%peer, "connection refused: at the limit, and none can be evicted");
+                warn!(%peer, "connection refused: at the limit, and no connection can be evicted");
             }
             is_full = true;
             continue;
@@ -187,7 +187,8 @@ pub async fn serve_with(
         connections.spawn(async move {
             tokio::select! {
                 () = connection.run(certificate, options, watcher) => {}
-                () = closed.closed() => debug!(%peer, "connection closed: given up for others"),
+                () = closed.closed() => debug!(%peer, "connection closed: evicted in favour of \
+                    others"),
             }
         });
     }
@@ -253,10 +254,13 @@ impl Accepted {
                 // Best effort: the client may not read the response.
                 let _ = self.stream.write_all(NOT_ENCRYPTED).await;
                 let _ = self.stream.shutdown().await;
-                debug!(peer = %address, "connection closed: it does not begin as TLS");
+                debug!(peer = %address, "connection closed: the client did not start TLS");
                 return;
             }
-            _ => return debug!(peer = %address, "connection closed: it does not begin in time"),
+            _ => {
+                return debug!(peer = %address, "connection closed: the client sent nothing in \
+                time");
+            }
         }
         if let Err(error) = self.stream.set_nodelay(true) {
             debug!(peer = %address, %error, "failed to set TCP_NODELAY");
@@ -318,7 +322,7 @@ async fn serve_connection<S>(
         result = &mut connection => result,
         begun = tokio::time::timeout(options.header_timeout, first_request.notified()) => {
             if begun.is_err() {
-                debug!(peer = %address, "connection closed: no request in time");
+                debug!(peer = %address, "connection closed: the client sent no request in time");
                 return;
             }
             connection.await

@@ -68,20 +68,21 @@ pub enum TlsError {
     File(#[from] FileError),
     #[error("{path} holds no {what} in PEM form")]
     Pem { path: PathBuf, what: &'static str },
-    #[error("the certificate in {path} and its key cannot be used together")]
+    #[error("failed to use the certificate in {path} with its key")]
     Pair {
         path: PathBuf,
         #[source]
         source: rustls::Error,
     },
-    #[error("the authorities in {path} cannot be used")]
+    #[error("failed to load the authorities in {path}")]
     Authorities {
         path: PathBuf,
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     #[error(
-        "no authorities to check the other side's certificate by: give the file of the one that signed it"
+        "no authority to verify the peer's certificate: give the file of the authority that \
+         signed it"
     )]
     NoAuthorities,
 }
@@ -95,9 +96,10 @@ pub enum FileError {
         #[source]
         source: io::Error,
     },
-    #[error("{path} may be read by others (mode {mode:04o}): only its owner may, or, of a file of root's, this process's own group; try `chmod 600 {path}`", path = path.display())]
+    #[error("other users can read {path} (mode {mode:04o}): run `chmod 600 {path}`; only this \
+        process's group may read a file of root's", path = path.display())]
     Open { path: PathBuf, mode: u32 },
-    #[error("{path} is longer than {FILE_BYTES_MAX} bytes")]
+    #[error("{path} has more than {FILE_BYTES_MAX} bytes")]
     TooLong { path: PathBuf },
 }
 
@@ -406,9 +408,9 @@ fn warning(end: Duration, now: Duration) -> Option<String> {
         Some(left) if left > END_WARNING => None,
         Some(left) => {
             let days = left.as_secs() / (24 * 60 * 60);
-            Some(format!("the certificate ends in {days} days"))
+            Some(format!("the certificate expires in {days} days"))
         }
-        None => Some("the certificate has ended: nobody believes it".to_owned()),
+        None => Some("the certificate has expired: clients reject it".to_owned()),
     }
 }
 
@@ -486,7 +488,7 @@ impl Served {
             Err(error) => {
                 tracing::warn!(
                     error = %chain(&error),
-                    "changed certificate cannot be used; the old one stays"
+                    "failed to load the changed certificate; keeping the old certificate"
                 );
                 false
             }

@@ -62,8 +62,8 @@ fn tighten(path: &Path, own: &[&str]) -> io::Result<()> {
             tracing::warn!(
                 path = %path.display(),
                 mode = format!("{:04o}", mode & 0o7777),
-                "others can look into the work directory, and it is left so because it holds more than \
-                 the daemon's files: give the daemon a directory of its own with --work_dir"
+                "other users can read the work directory, and it holds other files too: give the \
+                 daemon a separate directory with --work_dir"
             );
             return Ok(());
         }

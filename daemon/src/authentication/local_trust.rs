@@ -19,7 +19,8 @@ use crate::task_sockets;
 /// The error for an untrusted local client where no credentials are configured.
 pub(super) const UNTRUSTED_LOCAL_USER: &str = "Only root and the user of this daemon may call it without \
     authentication, and no task may: authenticate (the daemon needs --credentials, on an agent \
-    --http_credentials), or let everybody on this machine in with --authenticate_http_readonly=false \
+    --http_credentials), or admit all users of this machine with \
+    --authenticate_http_readonly=false \
     and --authenticate_http_readwrite=false";
 
 /// Threads that look up the clients of new connections: a burst of connections takes no more.

@@ -57,14 +57,14 @@ impl Sources {
                 ));
             }
             (None, None) if self.is_strict => {
-                tracing::warn!("no --acls: whatever needs a permission is denied to everybody");
+                tracing::warn!("--acls is unset: every action that needs a permission is denied");
                 return Ok(Authorizer::new(Acls::default(), false));
             }
             (None, None) => return Ok(Authorizer::everything()),
         };
         let acls = Acls::parse(&text).map_err(SettingsError::Acls)?;
         if self.is_strict && acls.permissive == Some(true) {
-            tracing::warn!("the ACLs say `permissive`: what they do not speak of is allowed");
+            tracing::warn!("the ACLs set `permissive`: actions that no entry mentions are allowed");
         }
         Ok(Authorizer::new(acls, !self.is_strict))
     }

@@ -23,7 +23,8 @@ pub enum SettingsError {
         cause: FileError,
     },
     #[error(
-        "--{flag}: give the path of a file: secrets on a command line are seen by everybody on the machine"
+        "--{flag}: give the path of a file: all users of the machine can read secrets on a \
+         command line"
     )]
     Inline { flag: &'static str },
     #[error("--acls: {0}")]

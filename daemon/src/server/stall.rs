@@ -41,7 +41,7 @@ impl<S> StallTimeout<S> {
         let new = || Box::pin(tokio::time::sleep(allowed));
         let timer = self.timer.get_or_insert_with(new);
         timer.as_mut().poll(context).map(|()| {
-            let text = "the other side took nothing for too long";
+            let text = "the peer read nothing for too long";
             Err(io::Error::new(io::ErrorKind::TimedOut, text))
         })
     }
