@@ -20,7 +20,7 @@ pub enum Error {
     #[error("etcd refuses access: {0}")]
     Denied(String),
     /// The lease is unknown or has expired; the call took no effect.
-    #[error("etcd knows no such lease")]
+    #[error("the lease does not exist in etcd")]
     LeaseGone,
     /// Any other refusal of etcd; the call took no effect.
     #[error("etcd refuses the request: {0}")]

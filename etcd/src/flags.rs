@@ -121,7 +121,8 @@ impl EtcdFlags {
             return Ok(());
         }
         let reason = format!(
-            "anyone on the network of {exposed} could say who leads this cluster: give {}, or keep etcd to 127.0.0.1, \
+            "anyone on the network of {exposed} could choose the leader of this cluster: give \
+             {}, or keep etcd to 127.0.0.1, \
              or give --insecure to allow it",
             missing.join(" and ")
         );
@@ -133,8 +134,8 @@ impl EtcdFlags {
     pub fn unused(&self, needed_by: &str) -> Option<String> {
         let endpoints = self.etcd_endpoints.as_deref()?;
         Some(format!(
-            "--etcd_endpoints={endpoints} is not used: nothing is kept in etcd without {needed_by}, and this daemon leads \
-             alone; give that flag, or leave those of etcd out"
+            "--etcd_endpoints={endpoints} has no effect without {needed_by}: this daemon leads \
+             alone; give {needed_by}, or leave the flags of etcd out"
         ))
     }
 

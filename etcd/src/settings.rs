@@ -36,15 +36,15 @@ impl fmt::Debug for Settings {
 /// Errors in the settings.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    #[error("no endpoint of etcd is given: for instance http://127.0.0.1:2379")]
+    #[error("the endpoint of etcd is missing: give for example http://127.0.0.1:2379")]
     NoEndpoint,
-    #[error("{endpoint:?} is no endpoint of etcd: give http://HOST:PORT or https://HOST:PORT")]
+    #[error("{endpoint:?} is not an endpoint of etcd: give http://HOST:PORT or https://HOST:PORT")]
     Endpoint {
         endpoint: String,
         #[source]
         source: tonic::transport::Error,
     },
-    #[error("{endpoint:?}: https:// and the authority of its certificates go together")]
+    #[error("{endpoint:?}: https:// needs the file of the authority, and that file needs https://")]
     Scheme { endpoint: String },
 }
 
@@ -132,7 +132,10 @@ mod tests {
         let error = |endpoints: &[&str]| settings(endpoints, None).checked().unwrap_err();
         assert!(matches!(error(&[]), SettingsError::NoEndpoint));
         let nothing = error(&["a:1", "http://"]).to_string();
-        assert!(nothing.contains("\"http://\" is no endpoint"), "{nothing}");
+        assert!(
+            nothing.contains("\"http://\" is not an endpoint"),
+            "{nothing}"
+        );
 
         let trusting = Some(meseta_daemon::tls::trusting_no_server());
         for (endpoint, tls) in [("http://a:1", trusting), ("https://a:1", None)] {

@@ -61,7 +61,7 @@ pub struct Elected {
 pub enum Lost {
     #[error("etcd ended its lease")]
     LeaseEnded,
-    #[error("another daemon leads, or nobody does")]
+    #[error("another daemon leads, or no daemon leads")]
     Replaced,
     #[error("{0}")]
     Refused(Error),
@@ -112,7 +112,7 @@ impl Candidate {
                 Ok(None) => failures = Failures::default(),
                 Err(error) => {
                     if failures.is_worth_a_line(&error, Instant::now()) {
-                        tracing::warn!(%error, "the election cannot go on; it is tried again");
+                        tracing::warn!(%error, "the election failed; retrying");
                     }
                     tokio::time::sleep(RETRY).await;
                 }
@@ -260,7 +260,7 @@ impl Candidate {
                 Err(Error::LeaseGone) => return Lost::LeaseEnded,
                 Err(error) if error.is_passing() => {
                     if failures.is_worth_a_line(&error, Instant::now()) {
-                        tracing::warn!(%error, "the lease could not be renewed; it is tried again");
+                        tracing::warn!(%error, "failed to renew the lease; retrying");
                     }
                     RETRY
                 }
@@ -314,7 +314,7 @@ impl Candidate {
     pub async fn resign(&self, elected: &Elected, fence: &Fence) {
         fence.close();
         if let Err(error) = self.client.revoke(elected.lease).await {
-            tracing::warn!(%error, "the leadership could not be given up; it ends with its lease");
+            tracing::warn!(%error, "failed to give the leadership up; it ends with its lease");
         }
     }
 }

@@ -152,7 +152,8 @@ impl Members {
                     tracing::warn!(
                         address = ?daemon.address,
                         %error,
-                        "a daemon in etcd is not proven by its certificate; it is not listed"
+                        "the certificate of a daemon in etcd does not prove its identity; not \
+                         listing the daemon"
                     );
                 }
                 *refused = error;

@@ -100,7 +100,8 @@ async fn until_proven<F: Future<Output = Result<(), String>>>(
                     tracing::warn!(
                         address = ?leader.address,
                         %error,
-                        "the leader in etcd is not proven by its certificate; clients are not sent there"
+                        "the certificate of the leader in etcd does not prove its identity; not \
+                         redirecting clients to it"
                     );
                     last = error;
                 }

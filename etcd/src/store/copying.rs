@@ -95,12 +95,12 @@ pub enum FillError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Another daemon leads; the holder is known if it could be read.
-    #[error("somebody leads below {prefix} in etcd")]
+    #[error("a daemon leads below {prefix} in etcd")]
     Leading {
         prefix: String,
         holder: Option<KeyValue>,
     },
-    #[error("there are records below {prefix} in etcd")]
+    #[error("records exist below {prefix} in etcd")]
     NotEmpty { prefix: String },
     #[error("etcd does not accept writes: {0}")]
     Stalled(String),

@@ -80,7 +80,7 @@ pub struct Cluster {
 pub enum StoreError {
     #[error("failed to read or write the records in etcd")]
     Etcd(#[from] Error),
-    #[error("another one leads now")]
+    #[error("another daemon leads now")]
     LeadershipLost,
     #[error(
         "the data below {prefix} in etcd has format {found}; this version knows formats up to {known}: start \
@@ -99,18 +99,16 @@ pub enum StoreError {
         found: String,
         given: String,
     },
-    #[error("there is a damaged record in etcd, {key}: restore etcd from a snapshot")]
+    #[error("the record {key} in etcd is damaged: restore etcd from a snapshot")]
     Damaged {
         key: String,
         #[source]
         source: prost::DecodeError,
     },
-    #[error(
-        "there is {found:?} in etcd where a number belongs, at {key}: restore etcd from a snapshot"
-    )]
+    #[error("{key} in etcd has {found:?} instead of a number: restore etcd from a snapshot")]
     Unreadable { key: String, found: String },
     #[error(
-        "there are {found} of {expected} parts of a change in etcd, below {key}: restore etcd from a snapshot"
+        "a change below {key} in etcd has {found} of {expected} parts: restore etcd from a snapshot"
     )]
     Incomplete {
         key: String,
@@ -118,7 +116,8 @@ pub enum StoreError {
         expected: u32,
     },
     #[error(
-        "there is another number of transactions in etcd than this daemon wrote: another program writes there"
+        "etcd has a different number of transactions than this daemon wrote: stop the other \
+         program that writes there"
     )]
     Interfered,
 }
@@ -171,7 +170,7 @@ impl<C> Queue<C> {
             Ok(Ok(())) => {}
             Ok(Err(_)) => tracing::error!("the writer of the records in etcd panicked"),
             Err(_) => {
-                tracing::warn!("not all that was to be written to etcd was");
+                tracing::warn!("not all records were written to etcd");
                 writer.abort();
             }
         }

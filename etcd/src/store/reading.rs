@@ -102,7 +102,7 @@ async fn read_all(client: &Client, keys: &Keys, mut revision: i64) -> Result<Con
         }
         tracing::warn!(
             revision,
-            "etcd was compacted while the records were read; they are read again"
+            "etcd was compacted during the read of the records; reading them again"
         );
         let leader = RangeRequest {
             key: keys.leader().into(),

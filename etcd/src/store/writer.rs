@@ -147,7 +147,7 @@ impl<C> Writer<C> {
 
     fn passing(&self, error: &Error, begun: Instant, failures: &mut Failures) {
         if failures.is_worth_a_line(error, Instant::now()) {
-            tracing::warn!(%error, "writing to etcd failed; it is tried again");
+            tracing::warn!(%error, "failed to write to etcd; retrying");
         }
         if begun.elapsed() > STALLED_AFTER || *error == Error::OutOfSpace {
             self.tell(Writing::Stalled(error.to_string()));

@@ -244,14 +244,14 @@ async fn writer_ends_after_foreign_change() {
     let changes: [(Change, &str); 3] = [
         (
             |etcd| etcd.delete_prefix(&keys().leader()),
-            "another one leads now",
+            "another daemon leads now",
         ),
-        (FakeEtcd::expire_leases, "another one leads now"),
+        (FakeEtcd::expire_leases, "another daemon leads now"),
         (
             |etcd| {
                 etcd.put(&keys().sequence(), "77");
             },
-            "another program writes there",
+            "other program that writes there",
         ),
     ];
     for (change, expected) in changes {
