@@ -77,7 +77,7 @@ pub enum ConfigError {
     Contradiction { module: &'static str, why: String },
     #[error("parameters for {first:?} and for {second:?}, which are the same module")]
     Ambiguous { first: String, second: String },
-    #[error("{0:?} is served by another process, and is not built in")]
+    #[error("{0:?} is the address of another process, not a built-in module")]
     Remote(String),
 }
 

@@ -121,15 +121,15 @@ pub struct Forecast {
 /// Errors of restoring a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
-    #[error("the estimator {0} keeps no state, and was given some")]
+    #[error("the estimator {0} has no state to restore from a checkpoint")]
     Unexpected(&'static str),
-    #[error("the checkpoint has version {0}, which is not known here")]
+    #[error("the checkpoint has the unknown version {0}")]
     Version(u8),
     #[error("the checkpoint ends in the middle of a record, at byte {0}")]
     Truncated(usize),
     #[error("the checkpoint has {0} bytes after its end")]
     Trailing(usize),
-    #[error("the checkpoint holds {count} {what}, and at most {max} are taken")]
+    #[error("the checkpoint holds {count} {what}, more than {max}")]
     TooMany {
         what: &'static str,
         count: usize,

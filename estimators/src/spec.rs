@@ -100,8 +100,8 @@ fn lookup<K: Copy>(
         name: name.to_owned(),
         suggestion: Suggestion::for_name(name, names),
         help: format!(
-            "built in are {}; libraries are not loaded: serve your own over gRPC and give its \
-             address, unix:///path.sock or http://host:port",
+            "built in are {}; libraries cannot be loaded: serve your own module over gRPC and \
+             give its address, unix:///path.sock or http://host:port",
             list.join(", ")
         ),
     })
@@ -147,7 +147,7 @@ impl EstimatorSpec {
         let Some((name, arguments)) = text.split_once('(') else {
             return match text {
                 "" => Err(wrong("a name is missing")),
-                "max" => Err(wrong("say of which, as in max(slack,threshold)")),
+                "max" => Err(wrong("max needs members, as in max(slack,threshold)")),
                 name => Ok(Self::Builtin(lookup(
                     "resource estimator",
                     name,

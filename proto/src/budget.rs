@@ -37,16 +37,14 @@ struct Level {
 /// Errors of charging a full budget.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Exhausted {
-    #[error(
-        "{bytes} bytes more than the {used} that are in use would exceed the limit of {max} bytes"
-    )]
+    #[error("{bytes} bytes beyond the {used} bytes in use would exceed the limit of {max} bytes")]
     Share {
         bytes: usize,
         used: usize,
         max: usize,
     },
     #[error(
-        "{bytes} bytes more than the {used} that all together use would exceed the limit of {max} bytes"
+        "{bytes} bytes beyond the {used} bytes in use by all would exceed the limit of {max} bytes"
     )]
     Total {
         bytes: usize,

@@ -92,8 +92,8 @@ impl<U: WireMessage> tonic::codec::Decoder for Decoder<U> {
         let decoded = schema::decoded_bytes(U::SCHEMA, &bytes);
         if decoded > DECODED_MAX_BYTES {
             return Err(Status::resource_exhausted(format!(
-                "a message of {} bytes would take {decoded} bytes of memory, and at most \
-                 {DECODED_MAX_BYTES} are given to one: divide it",
+                "a message of {} bytes needs {decoded} bytes of memory, more than \
+                 {DECODED_MAX_BYTES}: divide it",
                 bytes.len()
             )));
         }

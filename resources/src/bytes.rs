@@ -18,7 +18,7 @@ pub struct ByteSize(u64);
 /// Errors of parsing a byte size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ByteSizeError {
-    #[error("Invalid bytes '{0}': it must be a whole number and a unit, as in '64MB'")]
+    #[error("Invalid bytes '{0}': write a whole number and a unit, as in '64MB'")]
     Invalid(String),
     #[error("Fractional bytes '{0}': use a smaller unit, as in '512KB' for half a megabyte")]
     Fractional(String),

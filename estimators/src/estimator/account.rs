@@ -250,8 +250,8 @@ impl Account {
     /// The reason why no more can be oversubscribed than before, if there is one.
     pub(super) const fn blind(&self) -> Option<&'static str> {
         match (self.host_known, self.all_fresh) {
-            (false, _) => Some("the use of the host cannot be read"),
-            (true, false) => Some("the use of a container cannot be read"),
+            (false, _) => Some("failed to read the usage of the host"),
+            (true, false) => Some("failed to read the usage of a container"),
             (true, true) => None,
         }
     }

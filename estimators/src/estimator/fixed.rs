@@ -28,7 +28,7 @@ impl Fixed {
         let total = total.ok_or(ConfigError::Missing {
             module: Self::NAME,
             key: "resources",
-            help: "say what to offer as revocable, such as cpus:14",
+            help: "give the resources to offer as revocable, such as cpus:14",
         })?;
         Ok(Self { total })
     }
@@ -48,7 +48,7 @@ impl ResourceEstimator for Fixed {
         match gate {
             Gate::Open => Estimate::from_oversubscribable(rest(&self.total, sample)),
             // Mesos's own controller never closes the gate, so this never happens with it.
-            Gate::Closed => Estimate::nothing("a detector says stop"),
+            Gate::Closed => Estimate::nothing("a detector has demanded a stop"),
         }
     }
 }

@@ -177,14 +177,14 @@ impl ResourceEstimator for NSigma {
         };
         if self.last.is_some_and(|last| sample.at <= last) {
             let mut estimate = of(self.shaper.reported());
-            estimate.held_back = Some("the sample is not younger than the last one".into());
+            estimate.held_back = Some("the sample is not newer than the last sample".into());
             return estimate;
         }
         self.last = Some(now);
         self.meter.observe(sample);
         let reserved = self.config.reserved_cpus;
         let Some(account) = Account::from_kind(Kind::Cpus, sample, &self.meter, reserved) else {
-            return Estimate::nothing("the capacity of cpus is not known");
+            return Estimate::nothing("the capacity of cpus is unknown");
         };
         // The executors known well enough for the statistics, and those that count at their limit.
         let (mut known, mut used, mut at_limit) = (0.0, 0.0, 0.0);
@@ -211,7 +211,7 @@ impl ResourceEstimator for NSigma {
         let mut estimate = of(forecast.total);
         estimate.forecasts.push(forecast);
         estimate.held_back = match shut {
-            true => Some("a detector says stop, or did so lately".into()),
+            true => Some("a detector demands a stop, or demanded one recently".into()),
             false => account.blind().map(Into::into),
         };
         estimate

@@ -327,7 +327,7 @@ impl ResourceEstimator for Slack {
             for model in &self.models {
                 free.extend(headroom(model.kind, sample, model.shaper.reported()));
             }
-            estimate.held_back = Some("the sample is not younger than the last one".into());
+            estimate.held_back = Some("the sample is not newer than the last sample".into());
             estimate.oversubscribable = Some(free);
             return estimate;
         }
@@ -338,7 +338,7 @@ impl ResourceEstimator for Slack {
                 continue;
             };
             let Some(model_forecast) = self.forecast(index, sample, shut) else {
-                estimate.held_back = Some(format!("the capacity of {} is not known", kind.name()));
+                estimate.held_back = Some(format!("the capacity of {} is unknown", kind.name()));
                 continue;
             };
             free.extend(headroom(kind, sample, model_forecast.forecast.total));
@@ -346,14 +346,14 @@ impl ResourceEstimator for Slack {
                 estimate.held_back = Some(because.into());
             } else if model_forecast.unlearned > 0 && estimate.held_back.is_none() {
                 estimate.held_back = Some(format!(
-                    "executors of which too little is known count at their limit: {}",
+                    "executors with too few samples count at their limit: {}",
                     model_forecast.unlearned
                 ));
             }
             estimate.forecasts.push(model_forecast.forecast);
         }
         if shut {
-            estimate.held_back = Some("a detector says stop, or did so lately".into());
+            estimate.held_back = Some("a detector demands a stop, or demanded one recently".into());
         }
         estimate.oversubscribable = Some(free);
         estimate

@@ -65,7 +65,7 @@ impl Threshold {
         ];
         if loads.iter().any(|(_, threshold)| threshold.is_some()) {
             let Some(load) = sample.host.load.filter(is_sound) else {
-                return Some("the load cannot be read".into());
+                return Some("failed to read the load".into());
             };
             let averages = [load.one, load.five, load.fifteen];
             for (index, (minutes, threshold)) in loads.into_iter().enumerate() {
@@ -81,7 +81,7 @@ impl Threshold {
         }
         let threshold = config.mem_threshold?;
         match sample.host.memory {
-            None => Some("the memory in use cannot be read".into()),
+            None => Some("failed to read the memory in use".into()),
             Some(memory) if used_mb(memory) >= threshold => {
                 Some(format!("the memory in use has reached {threshold} MB"))
             }
@@ -105,7 +105,7 @@ impl ResourceEstimator for Threshold {
 
     fn estimate(&mut self, sample: &UsageSample, gate: Gate) -> Estimate {
         if gate == Gate::Closed {
-            return Estimate::nothing("a detector says stop");
+            return Estimate::nothing("a detector has demanded a stop");
         }
         match self.overloaded(sample) {
             Some(because) => Estimate::nothing(&because),

@@ -206,7 +206,7 @@ fn malformed_trace_is_refused() {
         (
             "t_s,a\n0,1\n1,1\n",
             TraceError::NoLimit("a".into()),
-            "no limit for task \"a\"",
+            "task \"a\" has no limit",
         ),
         (
             "t_s,a\nlimit,1\n0,1,2\n",

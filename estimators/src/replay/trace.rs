@@ -46,7 +46,7 @@ pub enum TraceError {
     TooShort,
     #[error("the trace has more than {CELLS_MAX} values")]
     TooLong,
-    #[error("no limit for task {0:?}")]
+    #[error("task {0:?} has no limit")]
     NoLimit(String),
     #[error("the limits have no column {0:?}")]
     NoColumn(&'static str),

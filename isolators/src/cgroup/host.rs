@@ -122,7 +122,7 @@ impl Host {
         })?;
         let mounts = MountTable::parse(&text);
         if mounts.is_empty() {
-            let reason = "it names no mount".to_owned();
+            let reason = "it lists no mount".to_owned();
             return Err(DetectError::Parse { path, reason });
         }
         let mut v1: Vec<V1Hierarchy> = Vec::new();

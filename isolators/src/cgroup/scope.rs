@@ -36,7 +36,8 @@ pub enum ScopeError {
         source: io::Error,
     },
     #[error(
-        "systemd did not start {scope}: {reason} (--systemd_enable_support=false goes without)"
+        "systemd did not start {scope}: {reason} (--systemd_enable_support=false does without a \
+         scope)"
     )]
     Refused {
         scope: String,
@@ -44,7 +45,7 @@ pub enum ScopeError {
         reason: String,
     },
     /// systemd accepted the request and nothing happened.
-    #[error("systemd did not make {path} within {SCOPE_TIMEOUT:?}")]
+    #[error("systemd did not create {path} within {SCOPE_TIMEOUT:?}")]
     Late { path: PathBuf },
     /// The folder of the process that keeps the scope.
     #[error("failed to keep {path}")]

@@ -251,7 +251,7 @@ impl Containers {
         if !outer.dirs.is_empty() && !outer.exist() {
             return Err(LaunchError::Invalid {
                 name: spec.name.clone(),
-                reason: "the container around it is not there".to_owned(),
+                reason: "its parent container does not exist".to_owned(),
             });
         }
         let around: Vec<_> = outer.dirs.iter().map(|group| group.dir.exists()).collect();

@@ -84,7 +84,7 @@ pub struct Recovered {
 /// A destroy that did not finish; it may be called again.
 #[derive(Debug, thiserror::Error)]
 pub enum DestroyError {
-    #[error("container {name} is not gone: {left}")]
+    #[error("failed to destroy container {name}: {left}")]
     Left {
         name: ContainerName,
         /// The remaining processes: pids with their states, or folders with the error of their removal.
@@ -96,9 +96,9 @@ pub enum DestroyError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    #[error("the isolation cannot be given on this machine")]
+    #[error("this machine cannot provide the isolation")]
     Isolation(#[source] IsolationError),
-    #[error("the cgroups cannot be placed on this machine")]
+    #[error("failed to place the cgroups on this machine")]
     Layout(#[source] LayoutError),
     #[error("failed to prepare the agent's cgroups")]
     Groups(#[source] KnobError),
@@ -125,7 +125,7 @@ impl OpenError {
 #[non_exhaustive]
 pub enum ContainerError {
     /// The container has no groups, or no supervisor where groups are not in use.
-    #[error("container {0} is not here")]
+    #[error("container {0} does not exist")]
     Unknown(ContainerName),
     #[error("failed to resize container {name}")]
     Knob {

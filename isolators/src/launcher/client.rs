@@ -158,7 +158,7 @@ impl Launcher {
         let bytes = plan.encode();
         if bytes.len() > PLAN_BYTES_MAX {
             let reason = format!(
-                "{} bytes of command and environment are too many",
+                "command and environment have {} bytes, more than {PLAN_BYTES_MAX}",
                 bytes.len()
             );
             return Err(LaunchError::Invalid {
@@ -175,7 +175,7 @@ impl Launcher {
                 Attempt::Unanswered { pid } => drop(self.end_if_silent(pid)),
             }
         }
-        Err(lost(spec, "it or the supervisor died again and again"))
+        Err(lost(spec, "the launcher or the supervisor died repeatedly"))
     }
 
     /// The first report of a launch. Pings the launcher while there is no report: a stopped launcher keeps its requests for ever.
@@ -208,7 +208,7 @@ impl Launcher {
     fn complain_of(&self, pid: u32) {
         if let Ok(mut log) = open_log(&self.options) {
             // A line for operators; a failed write must not prevent a launch.
-            let _ = writeln!(log, "launcher {pid} did not answer, and is replaced");
+            let _ = writeln!(log, "launcher {pid} did not answer; replacing it");
         }
     }
 
@@ -605,7 +605,7 @@ mod tests {
         let log = std::fs::read_to_string(dir.path().join("launcher.log")).expect("a log");
         assert_eq!(
             log,
-            format!("launcher {pid} did not answer, and is replaced\n")
+            format!("launcher {pid} did not answer; replacing it\n")
         );
     }
 

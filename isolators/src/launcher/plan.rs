@@ -418,7 +418,9 @@ fn resolve_env(spec: &LaunchSpec<'_>) -> Result<Vec<CString>, String> {
     let mut env = Vec::with_capacity(spec.env.len());
     for (name, value) in spec.env {
         if name.is_empty() || name.as_bytes().contains(&b'=') {
-            return Err(format!("{name:?} cannot name an environment variable"));
+            return Err(format!(
+                "{name:?} is not the name of an environment variable"
+            ));
         }
         env.push(c_text(
             &[name.as_bytes(), b"=", value.as_bytes()].concat(),

@@ -156,7 +156,7 @@ fn nothing_nests_in_nothing(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("gone+in", OUTER);
     let error = test_node.refusal(&spec).ok_or("it was launched")?;
     let text = chain(&error);
-    check!(text.contains("around it is not there"), "{text}");
+    check!(text.contains("parent container does not exist"), "{text}");
     Ok(())
 }
 

@@ -161,7 +161,7 @@ fn new_executor_counts_at_its_limit() {
     assert_eq!(cpus(&young), 0.0);
     assert_eq!(
         young.held_back.as_deref(),
-        Some("executors of which too little is known count at their limit: 1")
+        Some("executors with too few samples count at their limit: 1")
     );
     let estimate = run(&mut node, &mut slack, 600, &[0.5]);
     // 4 promised minus the greater of 0.5 by its profile (within one bucket) and 0.5 + 9 % of 8.
@@ -278,7 +278,7 @@ fn long_unreadable_executor_counts_at_limit() {
     assert_eq!(cpus(&held), before);
     assert_eq!(
         held.held_back.as_deref(),
-        Some("the use of a container cannot be read")
+        Some("failed to read the usage of a container")
     );
     assert_eq!(cpus(&run(&mut node, &mut slack, 10, &[0.5])), 0.0);
 }
@@ -324,7 +324,7 @@ fn unknown_host_usage_stops_growth() {
     assert_eq!(cpus(&blind), 0.0);
     assert_eq!(
         blind.held_back.as_deref(),
-        Some("the use of the host cannot be read")
+        Some("failed to read the usage of the host")
     );
 }
 
