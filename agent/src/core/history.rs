@@ -69,7 +69,8 @@ impl History {
         self.take_off_bytes(&framework.id, framework_bytes(framework));
     }
 
-    /// Counts a task that has ended, or was recovered as ended, until [`History::acknowledged`]. Returns its size.
+    /// Adds the bytes of a task that has ended, or that was ended when the agent recovered it. They count until
+    /// [`History::acknowledged`]. Returns the number of bytes.
     pub(super) fn ended(&mut self, task: &Task) -> usize {
         let bytes = size_of::<Executor>() + task_bytes(task);
         self.ended.add(&task.key.run.framework, bytes);

@@ -175,8 +175,9 @@ impl AgentCore {
     }
 
     /// Ends an executor that has no work and will get none. A default executor ends as soon as its tasks are over. A
-    /// custom executor ends only if all its first tasks were killed before their delivery, or its agent is draining. An
-    /// executor still being launched also ends with the delayed updates of its tasks.
+    /// custom executor ends only if all its first tasks were killed before their delivery, or if its agent is draining.
+    /// A running executor first waits until it has no delayed updates; an executor that is still being launched does
+    /// not wait for them.
     pub(super) fn end_if_idle(&mut self, now: Now, key: &RunKey) {
         let Some(executor) = self.executor_at(key) else {
             return;

@@ -87,7 +87,7 @@ const MODE_BITS: u32 = 0o7777;
 const DEPTH_MAX: usize = 100;
 
 impl Folder {
-    /// Opens the folder at a path in another, which only the agent can move.
+    /// Opens the folder `path` below the folder `outer`. Only the agent may be able to move `outer`.
     pub(super) fn open(outer: &Path, path: &Path) -> std::io::Result<Self> {
         let root = beneath::Folder::open(outer)?.folder(path)?;
         Ok(Self { root })

@@ -69,7 +69,7 @@ fn containerizer(context: &Context) -> Result<&Containerizer, Reply> {
     ready.ok_or_else(|| Unavailable::Recovering.into())
 }
 
-/// The launch request of a client.
+/// The request of a client to launch a nested container.
 struct NestedRequest {
     id: pb::ContainerId,
     command: Option<pb::CommandInfo>,

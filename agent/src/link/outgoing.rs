@@ -1,8 +1,8 @@
-//! The frames on their way to the master, bounded in bytes.
+//! The queue of frames to the master, limited in bytes and in frames.
 //!
-//! Beyond the bound, of bytes or of frames, messages of executors are dropped, since their delivery is not guaranteed.
-//! Status updates stay in their streams, which the queue reports to the core once there is room. All other frames are
-//! small and always queued. Invariant: a rejected update is reported later, unless its connection ends.
+//! When the queue is full, it drops messages of executors, because their delivery is not guaranteed. It rejects status
+//! updates, which stay in their streams, and informs the core as soon as it has room again. All other frames are small
+//! and always queued. Invariant: the core learns that a rejected update can be sent again, unless the connection ends.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;

@@ -24,9 +24,9 @@ fn not_ready(path: &Path, why: NotReady) -> VolumeError {
     }
 }
 
-/// Waits for a limited time until the data of earlier volumes at these places is removed, and their disks have
-/// answered. Before that no container gets the place, nor a permit, which a hung disk would withhold from other
-/// launches.
+/// Waits for a limited time until the data of earlier volumes at the same paths is removed and the disks of these paths
+/// have answered. Until then, no container gets such a path. The caller must not hold a permit for launches meanwhile,
+/// because a hung disk would then delay other launches.
 pub(crate) async fn emptied(
     places: &VolumePlaces,
     layout: &Layout,
