@@ -81,7 +81,7 @@ impl Clock {
 }
 
 impl State {
-    /// Makes the record of the scheduler durable as it is now.
+    /// Writes the scheduler's own record to the store, with the present time of the clock.
     pub(super) fn save_meta(&mut self) {
         self.meta.clock = Some(self.clock.saved());
         self.outbox.write(Key::Meta.put(&self.meta));

@@ -254,8 +254,9 @@ impl State {
         self.go_to(name, version, false);
     }
 
-    /// Makes a version the target, also of a stopped job: a service rolls from the version that the target replaces, if
-    /// any; a batch runs it again; a schedule runs it from its next time on.
+    /// Makes a version the target of a job, and starts a stopped job again. A service makes a rolling update from the
+    /// version that the target replaces, if there is one. A batch runs again with the target. A cron job uses the
+    /// target from its next time on.
     pub(super) fn go_to(&mut self, name: &str, version: u64, reverting: bool) {
         let (at, now) = (self.clock.at, self.clock.unix);
         let Some(job) = self.jobs.get_mut(name) else {

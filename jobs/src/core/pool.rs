@@ -123,7 +123,8 @@ impl Work {
         }
     }
 
-    /// Charges the placement of tasks in offers, beside the present tasks.
+    /// Spends the work of placing `tasks` new tasks of a job in `offers` offers; the job already has `present`
+    /// tasks.
     pub(super) fn placed(&mut self, spec: &JobSpec, tasks: usize, present: usize, offers: usize) {
         let by_layout = tasks.saturating_mul(offers) / LAYOUT_WORK;
         let by_layout = if spec.is_laid_out() { by_layout } else { 0 };

@@ -201,8 +201,9 @@ impl Roles {
         }
     }
 
-    /// Whether a gang of this role may start to keep offers: not before a role that could as well and has waited longer.
-    /// The gangs of all roles below the same top-level role wait as one role; among them their own role decides.
+    /// Whether a gang of this role may start to keep offers back. The role whose last turn was the longest ago is
+    /// first, among the roles whose gangs want to keep offers. For this order, all roles below the same top-level role
+    /// count as one role. The roles of one top-level role are in order of their own last turns.
     pub(super) fn may_collect(&self, at: Duration, name: &str) -> bool {
         let Some(role) = self.by_name.get(name) else {
             return true;

@@ -1,6 +1,7 @@
 //! The tasks of a job that are not known to have ended: by id, and in the order of the lists.
 //!
-//! Invariant: to find a page takes a step for each of its tasks, and a step for each thousand indexes before it.
+//! Invariant: the cost of finding a page of the list is one operation for each task of the page, plus one for each
+//! thousand indexes before the page.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::fmt;

@@ -17,7 +17,8 @@ use super::totals::{JobFailures, Totals};
 use super::volume::Volume;
 use crate::spec::{JobSpec, Kind};
 
-/// The largest number of tasks for which a brief view names obstacles: the cost grows with the tasks, and followers ask often.
+/// The largest number of tasks for which a brief view names obstacles. The cost grows with the tasks, and clients that
+/// follow a job read the view often.
 const BRIEF_TASKS_MAX: usize = 1_000;
 
 /// A job as lists show it.

@@ -52,7 +52,7 @@ pub(super) enum Form {
     Amount,
     /// Accepts an amount, or `"unlimited"`.
     AmountLimit,
-    /// A number and a unit, `10secs`.
+    /// A number and a unit, such as `10secs`.
     Duration {
         may_be_zero: bool,
     },

@@ -195,7 +195,7 @@ pub fn counted_by_quota(spec: &JobSpec) -> ResourceQuantities {
     Demand::new(spec).guaranteed()
 }
 
-/// Whether one more task fits in an offer, given the placed tasks.
+/// Returns the placement of one more task in an offer, beside the tasks that are placed already.
 ///
 /// # Errors
 ///
