@@ -75,8 +75,8 @@ pub(crate) fn threads_of(process: &Path) -> Vec<PathBuf> {
     folders.collect()
 }
 
-/// Returns one folder of threads for each table of files in a process: most processes have a single table. Where the kernel
-/// cannot compare tables, the folder of every thread.
+/// Returns the procfs folder of one thread for each descriptor table of a process. Most processes have a single table,
+/// which all threads share. If the kernel cannot compare tables, returns the folder of every thread.
 pub(crate) fn file_tables_of(process: &Path) -> Vec<PathBuf> {
     let number = |folder: &Path| folder.file_name()?.to_str()?.parse::<i32>().ok();
     let mut tables: Vec<PathBuf> = Vec::new();

@@ -104,8 +104,9 @@ impl Containers {
         Ok(self.recorded_supervisor(name)?.as_ref() == Some(supervisor))
     }
 
-    /// Writes the supervisor of a container to its folder, as the supervisor itself does at its start; without this file only the
-    /// checkpoint names the supervisor. Returns whether the folder exists: a wiped folder also lost the place of the exit record.
+    /// Writes the identity of a supervisor to the folder of its container. The supervisor itself writes this file at
+    /// its start; if the file is lost, only the checkpoint still names the supervisor. Returns false if the folder is
+    /// missing: the supervisor can then write no exit record either.
     pub fn note_supervisor(
         &self,
         name: &ContainerName,

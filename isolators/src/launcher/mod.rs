@@ -205,7 +205,8 @@ pub struct LaunchIsolation {
     pub oom_score_adj: Option<i32>,
     /// A new network namespace, with only the loopback interface, which is up.
     pub network_namespace: bool,
-    /// Changes to the mount table, in order; they need `mount_namespace`, or `join` to change the joined namespace.
+    /// Changes to the mount table, in order. They need `mount_namespace`, which makes a new mount namespace, or `join`;
+    /// with `join` they change the mounts of the joined namespace.
     pub mounts: Vec<MountStep>,
     /// The remaining capabilities; `None` leaves them as exec does.
     pub capabilities: Option<CapabilitySets>,
