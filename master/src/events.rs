@@ -139,8 +139,8 @@ impl<M> Sink<M> {
     }
 }
 
-/// The reader to drop to make room for a message: the one with most unread bytes, in its queue and on the way; this
-/// may be the message's own reader.
+/// The reader to drop to make room for a message: the reader with the most unread bytes, in its queue and on the way to
+/// it. The message counts as unread by its own reader, which may therefore be the reader to drop.
 pub(crate) fn slowest<K: Copy + Ord, M>(sinks: &HashMap<K, Sink<M>>, to: K, bytes: usize) -> K {
     let unread = |key: K, sink: &Sink<M>| {
         let more = if key == to { bytes } else { 0 };

@@ -19,7 +19,8 @@ use crate::sorter::Kind;
 const SWEEP_CLASSES_MIN: usize = 1024;
 /// The number of kinds below which no sweep runs. A cluster has a dozen kinds.
 const SWEEP_KINDS_MIN: usize = 128;
-/// The number of first classes for a linear search: the plain cpus, mem, disk and so on, found fastest that way.
+/// The number of classes that a search tries one by one before it uses the index. The first classes are usually plain
+/// cpus, mem and disk, and this finds them fastest.
 const SCAN_MAX: usize = 8;
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

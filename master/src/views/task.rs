@@ -194,7 +194,7 @@ fn name_of(state: i32) -> &'static str {
         .as_str_name()
 }
 
-/// The name in a description without other fields to show; `None` if there are more.
+/// Returns the name from an encoded description if the name is its only field that readers see, and otherwise `None`.
 fn plain_name(encoded: &[u8]) -> Option<&str> {
     let mut name = "";
     let mut fields = Fields(encoded);
