@@ -59,7 +59,7 @@ pub fn created_at(key: impl Into<Bytes>, revision: i64) -> Compare {
     equal(key.into(), CompareTarget::Create, target)
 }
 
-/// Compares a key's revision of the last write; 0 means that the key must not exist.
+/// Returns the condition that the last write of a key has this revision; with 0, that the key does not exist.
 pub fn modified_at(key: impl Into<Bytes>, revision: i64) -> Compare {
     let target = TargetUnion::ModRevision(revision);
     equal(key.into(), CompareTarget::Mod, target)

@@ -136,10 +136,10 @@ const DEPTH_MAX: usize = 100;
 /// The maximum number of paths in an answer; a body that lacks more is a program's mistake, and further paths look alike.
 const MISSING_MAX: usize = 100;
 
-/// The paths of the required fields that an encoded message lacks, as `subscribe.framework_info.user`, and of fields deeper
-/// than prost accepts.
+/// The paths of the required fields that an encoded message lacks, such as `subscribe.framework_info.user`, and the
+/// paths of fields that are nested deeper than prost accepts.
 ///
-/// The bytes must be well-formed: call it after decoding.
+/// The bytes must be well-formed: call this function after decoding.
 #[must_use]
 pub fn missing_in_wire(schema: &'static Message, bytes: &[u8]) -> Vec<String> {
     let mut missing = Vec::new();
