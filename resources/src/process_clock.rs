@@ -15,8 +15,8 @@ pub const STEP_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// The minimum delay of a step that counts as a pause; a shorter delay means that the machine is busy.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// The longest time that the clock stands still after a pause: peers that noticed the pause try again with pauses of up to 15
-/// s.
+/// The longest time that the clock stands still after a pause of the process. Peers that noticed the pause retry at
+/// intervals of up to 15 s.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug)]

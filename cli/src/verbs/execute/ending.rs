@@ -161,7 +161,7 @@ impl Ends {
     }
 }
 
-/// Returns the fate of a task whose framework this command cannot end.
+/// Returns the note that a task may still run, because this command cannot end its framework, and how to end it.
 pub(super) fn left(id: &str, framework: &str, is_detached: bool) -> String {
     let rest = match is_detached {
         // The framework of a detached task is kept for a week.
