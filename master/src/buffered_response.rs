@@ -151,7 +151,7 @@ impl ResponsePermit {
             let sending = tokio::time::timeout(ANSWER_MAX, send(bytes, sender, &buffered));
             tokio::select! {
                 sent = sending => if !matches!(sent, Ok(true)) {
-                    tracing::debug!("a reader left before the end, or was too slow");
+                    tracing::debug!("response aborted: the reader left, or was too slow");
                 },
                 () = buffered.revoked().cancelled() => close(connection.as_ref()),
             }
@@ -171,7 +171,7 @@ impl ResponsePermit {
 
 /// Closes the connection, because its buffers hold the part of the answer that the reader already has.
 fn close(connection: Option<&Connection>) {
-    tracing::debug!("stalled reader closed: its permit is needed for another");
+    tracing::debug!("closed a stalled reader: another reader needed its permit");
     if let Some(connection) = connection {
         connection.close();
     }

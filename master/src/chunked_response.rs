@@ -267,7 +267,7 @@ pub(crate) struct Chunk {
 
 /// The answer cannot be made because of a defect, which was logged.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("The answer could not be rendered")]
+#[error("Failed to render the answer")]
 pub(crate) struct RenderError;
 
 /// Renders answers: as many chunks at a time as there are cores, in the order of arrival.
@@ -356,7 +356,7 @@ impl Renderer {
                     tracing::warn!("slow reader: response aborted");
                 },
                 () = revoked.cancelled() => {
-                    tracing::debug!("stalled reader closed: its place is needed for another");
+                    tracing::debug!("closed a stalled reader: another reader needed its place");
                     if let Some(connection) = &reader.connection {
                         connection.close();
                     }
@@ -524,7 +524,7 @@ impl http_body::Body for StreamedBody {
             }
             None => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "the answer was given up",
+                "the answer was abandoned",
             )),
         }))
     }

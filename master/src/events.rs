@@ -197,7 +197,7 @@ pub(crate) fn stalled() -> Event {
         r#type: Some(event::Type::Error.into()),
         error: Some(event::Error {
             message: format!(
-                "Subscription closed: nothing was read for {} seconds",
+                "Subscription closed: the client read nothing for {} seconds",
                 STALL_MAX.as_secs()
             ),
         }),

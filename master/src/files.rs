@@ -24,7 +24,7 @@ pub(crate) struct Files {
 /// The reason for refusing a file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilesError {
-    #[error("there is no such file")]
+    #[error("the file does not exist")]
     NotFound,
     #[error("failed to read {name}")]
     Read {

@@ -423,7 +423,7 @@ impl Flags {
         Err(FlagError::new(
             "allocator",
             &self.allocator,
-            "is not known: there is only 'hierarchical', and allocators cannot be loaded as modules",
+            "is unknown: give 'hierarchical'; allocators cannot be loaded as modules",
         ))
     }
 }
@@ -492,7 +492,7 @@ fn removal_interval(text: &str) -> Result<Duration, FlagError> {
     let interval = duration.min(INTERVAL_MAX) / count;
     if interval.is_zero() {
         // `none` is the explicit form of no interval.
-        let reason = "leaves no time between two agents; give `none` for no limit";
+        let reason = "is too fast: no time is left between two agents; give `none` for no limit";
         return Err(error(reason.to_owned()));
     }
     Ok(interval)

@@ -181,14 +181,15 @@ impl Handle {
     ) -> Result<Answer, Closed> {
         if let Some(reason) = self.standing.suspended() {
             return Ok(Answer::Unavailable(format!(
-                "This master takes no changes at the moment: {reason}"
+                "This master accepts no changes at the moment: {reason}"
             )));
         }
         if let Some(silence) = self.disk_silence.reported()
             && !matches!(request, Request::Call { .. })
         {
             return Ok(Answer::Unavailable(format!(
-                "This master takes no changes at the moment: the disk of the registry has not answered for {} seconds",
+                "This master accepts no changes at the moment: the disk of the registry has not \
+                 answered for {} seconds",
                 silence.as_secs()
             )));
         }
@@ -209,10 +210,12 @@ impl Handle {
             biased;
             answer = answered => answer.map_err(|_| Closed),
             () = until_silent => Ok(Answer::Unavailable(
-                "The disk of the registry does not answer; whether the change is made is not known yet".to_owned(),
+                "The disk of the registry does not answer; the result of the change is not known \
+                 yet".to_owned(),
             )),
             Ok(_) = until_suspended => Ok(Answer::Unavailable(
-                "This master cannot act at the moment; whether the change is made is not known yet".to_owned(),
+                "This master cannot act at the moment; the result of the change is not known \
+                 yet".to_owned(),
             )),
         }
     }

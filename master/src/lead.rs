@@ -25,11 +25,11 @@ use crate::service::Service;
 #[derive(Debug, thiserror::Error)]
 pub enum LeadError {
     /// The service manager starts the master again as a follower.
-    #[error("this master leads no more: {0}")]
+    #[error("this master no longer leads: {0}")]
     Lost(String),
     #[error(transparent)]
     Registry(#[from] StoreError),
-    #[error("the registry takes no more writes: {0}")]
+    #[error("the registry accepts no more writes: {0}")]
     Writing(String),
 }
 

@@ -78,7 +78,7 @@ impl fmt::Debug for RunEnv {
 pub enum RunError {
     #[error(transparent)]
     Flag(#[from] FlagError),
-    #[error("etcd cannot be used")]
+    #[error("the settings of etcd are invalid")]
     Etcd(#[from] SettingsError),
     #[error(transparent)]
     Lead(#[from] LeadError),
@@ -396,12 +396,13 @@ impl Cores {
         );
         if options.ignores_weights(recovered.weights.as_deref()) {
             tracing::warn!(
-                "--weights is ignored: the registry has weights, which were set at run time; set weights with PUT /weights \
+                "--weights is ignored: the registry has weights that were set at run time; set \
+                 weights with PUT /weights \
                  or `meseta weights set`, and remove --weights"
             );
         }
         for role in options.roles_without_weight(recovered.weights.as_deref()) {
-            tracing::warn!(%role, "a role of --roles has no weight in --weights: its weight is 1");
+            tracing::warn!(%role, "a role in --roles has no weight in --weights; using 1");
         }
         let clock = Clock::new();
         let known = options.whitelist.clone();
@@ -428,7 +429,8 @@ impl Cores {
 async fn watch_disk(pulse: DiskPulse, silence: DiskSilence) {
     let report = |is_silent| match is_silent {
         true => tracing::error!(
-            "the disk of the registry does not answer: no agent or framework is admitted and no change is made until it does"
+            "the disk of the registry does not answer: the master admits no agent or framework \
+             and makes no change until it answers"
         ),
         false => tracing::info!("the disk of the registry answers again"),
     };

@@ -182,7 +182,7 @@ impl Service {
             .await
             .is_err()
         {
-            tracing::error!("closing the registry failed");
+            tracing::error!("failed to close the registry");
         }
     }
 
@@ -433,7 +433,8 @@ impl Service {
                 }
                 let mut frame = Some(frame);
                 while let Some((slow, reason)) = queued(&self.agents, to, &mut frame) {
-                    tracing::warn!(connection = %slow, %reason, "agent does not keep up with its frames; its stream ends");
+                    tracing::warn!(connection = %slow, %reason, "agent does not keep up with its \
+                        frames; ending its stream");
                     self.give_up(Destination::Agent(slow));
                 }
             }

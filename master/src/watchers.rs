@@ -102,7 +102,8 @@ impl WatchReceiver {
                 LogLookup::Forgotten => {
                     tracing::warn!(
                         next = self.next,
-                        "slow consumer: its next operator event is no longer kept, its stream ends"
+                        "slow consumer: its next operator event is no longer stored; ending its \
+                         stream"
                     );
                     return None;
                 }

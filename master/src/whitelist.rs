@@ -71,7 +71,8 @@ pub(crate) async fn watch(
             }
             Ok(Err(error)) if readable => {
                 readable = false;
-                tracing::warn!(path = %path.display(), %error, "the whitelist cannot be read: the last one holds");
+                tracing::warn!(path = %path.display(), %error, "failed to read the whitelist; \
+                    keeping the last whitelist");
             }
             Ok(Err(_)) => {}
             Err(_) => return,

@@ -135,10 +135,11 @@ impl Operators {
                 .await
                 .map_err(|_| Status::unavailable("the master is shutting down")),
             operation_outcomes::OperationOutcome::Unknown => Err(Status::not_found(
-                "no operation of an operator that you may see has this uuid, or it ended long ago",
+                "operation not found: the uuid is unknown, the operation ended long ago, or you \
+                 may not view it",
             )),
             operation_outcomes::OperationOutcome::Full => Err(Status::resource_exhausted(
-                "too many wait for operations; try again later",
+                "too many callers wait for operations; try again later",
             )),
         }
     }
@@ -331,7 +332,7 @@ fn done(outcome: CallOutcome) -> Result<Response<Nothing>, Status> {
 /// Converts the outcome to the uuid of the accepted operation or an error.
 fn operation_taken(outcome: CallOutcome) -> Result<Response<OperationTaken>, Status> {
     let CallOutcome::Done(answer) = outcome else {
-        return Err(Status::internal("the operation has no answer"));
+        return Err(Status::internal("the operation is missing from the answer"));
     };
     let operation_uuid = match &answer {
         Answer::Applied(uuid) => Some(v1::Uuid {
@@ -371,7 +372,7 @@ macro_rules! mirror {
                         }
                         CallOutcome::Done(answer) => {
                             status_of(answer)?;
-                            Err(Status::internal("the question has no answer"))
+                            Err(Status::internal("the answer is missing"))
                         }
                     }
                 }

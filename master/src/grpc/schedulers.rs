@@ -153,7 +153,9 @@ impl Scheduler for Schedulers {
             action,
         } = checked
         else {
-            return Err(Status::invalid_argument("SUBSCRIBE is a method of its own"));
+            return Err(Status::invalid_argument(
+                "SUBSCRIBE is a separate method: use Subscribe",
+            ));
         };
         let context = &self.context;
         if let Err(wait) = context

@@ -42,7 +42,10 @@ fn view(explanation: &Explanation) -> serde_json::Value {
     let reason = match (&explanation.blocker, &explanation.withheld) {
         (Some(blocker), _) => blocker.to_string(),
         (None, Some(withheld)) => {
-            format!("others may come first, and it is not all that is free: {withheld}")
+            format!(
+                "others may come first, and a part of the free resources is kept back: \
+                {withheld}"
+            )
         }
         (None, None) => "nothing is in the way; others may come first".to_owned(),
     };

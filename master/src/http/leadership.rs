@@ -25,8 +25,7 @@ const RETRY_AFTER: &str = "1";
 const CLUSTER_WAIT: Duration = Duration::from_secs(1);
 
 /// The answer while the certificate of the leader named by etcd is unproven.
-pub(crate) const UNPROVEN: &str =
-    "The master that etcd names as the leader has not proven yet that it is a master";
+pub(crate) const UNPROVEN: &str = "The leader in etcd has not proven yet that it is a master";
 
 /// The answer of a master that does not lead; `None` from the leader.
 pub(super) fn elsewhere(context: &Context, request: &Request) -> Option<Response> {
@@ -45,7 +44,7 @@ fn location(location: &str) -> Response {
     let Ok(location) = HeaderValue::from_str(location) else {
         return text(
             StatusCode::INTERNAL_SERVER_ERROR,
-            "The hostname cannot be put in a header",
+            "The hostname contains characters that are invalid in a header",
         );
     };
     let headers = [(header::LOCATION, location)];

@@ -380,11 +380,11 @@ static LIBPROCESS: Route = Route::open(
         Box::pin(async {
             Err(text(
                 StatusCode::NOT_IMPLEMENTED,
-                "The libprocess protocol is not spoken here: use the HTTP API at /api/v1/scheduler",
+                "The libprocess protocol is not supported: use the HTTP API at /api/v1/scheduler",
             ))
         })
     },
-    "messages of libprocess, which is not spoken here",
+    "messages of libprocess, which Meseta does not support",
 )
 .methods(routes::ANY_METHOD);
 

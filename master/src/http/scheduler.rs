@@ -234,7 +234,7 @@ async fn forward(
             Ok(Ok(())) => {}
             Ok(Err(_)) => return,
             Err(_) => {
-                tracing::warn!("slow consumer: nothing was read in time, its stream ends");
+                tracing::warn!("slow consumer: it read nothing in time; ending its stream");
                 // The queue is full; the reader decides whether this still fits.
                 let _dropped = records.try_send(media::encode_record(media, &events::stalled()));
                 return;

@@ -33,19 +33,20 @@ pub(super) fn families(
     let labels = ["role", "resource"];
     families.gauge(
         "meseta_master_role_guarantee",
-        "What a role is guaranteed; memory and disk in bytes.",
+        "The guarantee of a role; memory and disk in bytes.",
         &labels,
         guarantees,
     )?;
     families.gauge(
         "meseta_master_role_unmet_guarantee",
-        "What a role that waits for offers lacks of its guarantee and the cluster has not free; memory and disk in bytes.",
+        "The unmet part of the guarantee of a role that waits for offers, beyond the free \
+         resources of the cluster; memory and disk in bytes.",
         &labels,
         unmet,
     )?;
     families.gauge(
         "meseta_master_role_limit",
-        "What a role is limited to; memory and disk in bytes.",
+        "The limit of a role; memory and disk in bytes.",
         &labels,
         limits,
     )?;
@@ -58,19 +59,22 @@ pub(super) fn families(
         };
     families.gauge(
         "meseta_master_role_consumed",
-        "What counts towards a role's quota, with that of the roles below it; memory and disk in bytes.",
+        "Resources that count towards a role's quota, with the roles below it; memory and disk \
+         in bytes.",
         &labels,
         consumed(&tallies, &all, seen_quotas(snapshot, seen)),
     )?;
     families.gauge(
         "meseta_master_role_allocated",
-        "What a role's frameworks use, with those of the roles below it; memory and disk in bytes.",
+        "Resources in use by a role's frameworks, with the roles below it; memory and disk in \
+         bytes.",
         &labels,
         of_roles(|tally| &tally.allocated),
     )?;
     families.gauge(
         "meseta_master_role_offered",
-        "What a role's frameworks are offered, with those of the roles below it; memory and disk in bytes.",
+        "Resources offered to a role's frameworks, with the roles below it; memory and disk in \
+         bytes.",
         &labels,
         of_roles(|tally| &tally.offered),
     )?;

@@ -48,8 +48,8 @@ pub struct DamagedRecord {
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     #[error(
-        "it is not what `meseta registry export` prints; one that an older version printed has no \"records\": export \
-         it again with this version"
+        "the file is not the output of `meseta registry export`; the output of an older version \
+         has no \"records\": export it again with this version"
     )]
     Syntax(#[source] serde_json::Error),
     #[error(
@@ -57,8 +57,8 @@ pub enum ImageError {
     )]
     Newer { found: u32, known: u32 },
     #[error(
-        "its epoch is {0}, beyond the highest that a master begins with, {EPOCH_MAX}: export it again, or give it one a \
-         little above the highest that an agent has obeyed"
+        "its epoch {0} is above the maximum {EPOCH_MAX}: export the registry again, or set an \
+         epoch a little above the highest that an agent has obeyed"
     )]
     Epoch(u64),
     #[error(
@@ -71,7 +71,10 @@ pub enum ImageError {
         #[source]
         source: base64::DecodeError,
     },
-    #[error("export it again from a registry that `meseta registry check` finds sound")]
+    #[error(
+        "the file has a damaged record: export it again from a registry without errors in \
+        `meseta registry check`"
+    )]
     Damaged(#[from] DamagedRecord),
 }
 

@@ -99,9 +99,10 @@ pub enum OpenError {
         known: u32,
     },
     #[error(
-        "the registry {path} is damaged: the {found} records in it are not the {kept} that were written last: put a \
-         copy of the file back, or move it and {marker} away to begin with an empty registry: agents then register \
-         anew, and quota, weights and maintenance are to be set again"
+        "the registry {path} is damaged: it has {found} records instead of the {kept} that were \
+         written last; restore a copy of the file, or move it and {marker} away to start with an \
+         empty registry: agents then register again, and you must set quota, weights and \
+         maintenance again"
     )]
     Incomplete {
         path: PathBuf,
@@ -110,14 +111,14 @@ pub enum OpenError {
         kept: u64,
     },
     #[error(
-        "the registry {path} is empty or gone, and {marker} says that there was one: put a copy of the file back, or \
-         move the marker away to begin with an empty registry: agents then register anew, and quota, weights and \
-         maintenance are to be set again"
+        "the registry {path} is empty or missing, and {marker} shows that it existed; restore a \
+         copy of the file, or move the marker away to start with an empty registry: agents then \
+         register again, and you must set quota, weights and maintenance again"
     )]
     Lost { path: PathBuf, marker: PathBuf },
     #[error(
-        "the registry {path} is not the one that {marker} is of: put the right file back, or move the marker away if \
-         this is the right one"
+        "the registry {path} does not match its marker {marker}: restore the right file, or move \
+         the marker away if this file is right"
     )]
     Another { path: PathBuf, marker: PathBuf },
     #[error("failed to read or write {marker}, the marker of the registry")]
@@ -127,7 +128,8 @@ pub enum OpenError {
         source: std::io::Error,
     },
     #[error(
-        "there is a registry at {path} already, and what is imported would replace it: give another --work_dir, or \
+        "a registry exists already at {path}, and the import would replace it: give another \
+         --work_dir, or \
          move registry.redb and registry.id away"
     )]
     NotEmpty { path: PathBuf },
@@ -144,9 +146,9 @@ pub(crate) const FILES: [&str; 4] = [
 ];
 
 /// The remedy for an unusable file.
-const CURE: &str = "put a copy of the file back, or move it and the marker beside it (registry.id) away to begin with \
-                    an empty registry: agents then register anew, and quota, weights and maintenance are to be set \
-                    again";
+const CURE: &str = "restore a copy of the file, or move it and its marker (registry.id) away to \
+    start with an empty registry: agents then register again, and you must set quota, weights \
+    and maintenance again";
 
 /// Opens a registry as a new start of the master: the epoch rises by one. `pulse` reports whether the disk responds,
 /// if the registry is on a disk.

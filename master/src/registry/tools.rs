@@ -55,7 +55,7 @@ pub enum ToolError {
     Etcd(#[from] StoreError),
     #[error(transparent)]
     Flag(#[from] FlagError),
-    #[error("etcd cannot be used")]
+    #[error("the settings of etcd are invalid")]
     Settings(#[from] SettingsError),
     #[error("failed to write to the work directory {path}: give a writable one with --work_dir")]
     WorkDir {
@@ -66,25 +66,24 @@ pub enum ToolError {
     #[error("no registry in {place}; {flag} sets its master's directory")]
     Absent { place: String, flag: &'static str },
     #[error(
-        "there is a registry below {prefix} in etcd already, and what is imported would replace it: give another \
+        "a registry exists already below {prefix} in etcd, and the import would replace it: give \
+         another \
          --etcd_prefix, or delete this one with `etcdctl del --prefix {prefix}` while no master runs"
     )]
     NotEmpty { prefix: String },
     #[error(
-        "none of the {records} records below {prefix} in etcd is a master's: give the masters' --etcd_prefix; schedulers of \
-         jobs keep theirs below the same one with -scheduler at its end"
+        "none of the {records} records below {prefix} in etcd belongs to a master: give the \
+         masters' --etcd_prefix; schedulers of jobs use the same prefix with -scheduler at its end"
     )]
     Foreign { prefix: String, records: usize },
     #[error("{leader} leads below {prefix} in etcd: stop all masters of this cluster first")]
     Leading { prefix: String, leader: String },
     #[error(
-        "etcd does not take what is imported ({0}): read it with `meseta registry check` when etcd answers again, and \
-         import it again if there is no registry"
+        "etcd does not accept the import ({0}): run `meseta registry check` when etcd answers \
+         again, and repeat the import if the registry is missing"
     )]
     Stalled(String),
-    #[error(
-        "the leader's key in etcd was lost while the registry was filled ({0}): import it again"
-    )]
+    #[error("the leader's key in etcd was lost during the import ({0}): repeat the import")]
     Interrupted(String),
 }
 

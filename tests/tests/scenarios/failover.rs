@@ -179,7 +179,7 @@ fn paused_leader_shows_nothing_and_ends() {
         masters.all[leader].has_ended().then_some(())
     });
     let log = masters.all[leader].log_text();
-    assert!(log.contains("this master leads no more"), "{log}");
+    assert!(log.contains("this master no longer leads"), "{log}");
     // Not even a heartbeat came, although one was due on its stream.
     let shown = framework.within(FAILOVER_LIMIT, &|_| true);
     assert_eq!(shown, Err("the stream has ended"));
@@ -225,7 +225,7 @@ fn leader_survives_etcd_outage() {
     let refused = weights(&url, "web", 9.0);
     assert_eq!(refused.status, 503, "{}", refused.text());
     assert!(
-        refused.text().contains("takes no changes"),
+        refused.text().contains("accepts no changes"),
         "{}",
         refused.text()
     );

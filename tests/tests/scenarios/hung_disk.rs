@@ -180,7 +180,7 @@ fn frozen_registry_ends_writes_with_error() {
     );
     let (status, said) = set_weight(&master);
     assert_eq!(status, 503, "{said}");
-    assert!(said.contains("takes no changes at the moment"), "{said}");
+    assert!(said.contains("accepts no changes at the moment"), "{said}");
     for page in ["/state", "/weights", "/metrics", "/leader", "/roles"] {
         master.page(page);
     }

@@ -256,13 +256,13 @@ fn registry_tools_check_and_export() {
     for action in ["check", "export"] {
         let (whole, _, why) = run(action);
         assert!(
-            !whole && why.contains("put a copy of the file back"),
+            !whole && why.contains("restore a copy of the file"),
             "{why}"
         );
         assert!(!why.contains("panicked"), "{why}");
     }
     let why = refused("master", &dir, &["--port=0"]);
-    assert!(why.contains("put a copy of the file back"), "{why}");
+    assert!(why.contains("restore a copy of the file"), "{why}");
     std::fs::remove_file(&file).expect("gone");
     let why = refused("master", &dir, &["--port=0"]);
     assert!(why.contains("move the marker away"), "{why}");

@@ -347,7 +347,7 @@ fn damaged_registry_is_whole_or_refused() {
                     refused += 1;
                     let told = told(&error);
                     assert!(
-                        told.contains("put a copy of the file back"),
+                        told.contains("restore a copy of the file"),
                         "{what}: {told}"
                     );
                     assert!(told.contains("registry.redb"), "{what}: {told}");
@@ -442,7 +442,7 @@ fn disk_errors_are_not_registry_damage() {
         assert!(told.contains(expected), "{told}");
         assert!(told.contains(&format!("os error {number}")), "{told}");
         assert!(
-            !told.contains("away") && !told.contains("put a copy"),
+            !told.contains("away") && !told.contains("restore a copy"),
             "{told}"
         );
     }
@@ -462,7 +462,7 @@ fn missing_record_is_detected() {
     };
     assert_eq!((*found, *kept), (200, 201));
     assert!(
-        error.to_string().contains("put a copy of the file back"),
+        error.to_string().contains("restore a copy of the file"),
         "{error}"
     );
 }

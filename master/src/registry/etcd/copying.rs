@@ -40,13 +40,13 @@ pub(in crate::registry) async fn inspect(
     let unfinished = match contents.staged {
         Staged::Nothing => None,
         Staged::Abandoned => {
-            Some("parts of a change that was never made, which the next leader deletes".to_owned())
+            Some("parts of an abandoned change, which the next leader deletes".to_owned())
         }
         Staged::Pointed(pointer, writes) => {
             copying::apply(&mut records, &writes);
             let parts = pointer.parts;
             Some(format!(
-                "a change of {parts} parts, which the next leader finishes; it is counted here"
+                "a change of {parts} parts, which the next leader finishes; the counts include it"
             ))
         }
     };
