@@ -254,13 +254,18 @@ impl Ends {
 impl Inbox {
     /// Answers questions from this state while there is no service. Never returns while questions may come.
     pub(crate) async fn stand_by(&mut self, nothing: &State) {
-        while let Some(command) = self.commands.recv().await {
-            match command {
-                Command::Read(look) => look(nothing),
-                // No request gets here: the dropped answer shows that the scheduler ends.
-                Command::Request(..) => {}
-            }
+        while self.answer_next(nothing).await {}
+    }
+
+    /// Answers the next question from this state. Returns false once no question can come.
+    pub(crate) async fn answer_next(&mut self, state: &State) -> bool {
+        match self.commands.recv().await {
+            Some(Command::Read(look)) => look(state),
+            // No request gets here: the dropped answer shows that the scheduler ends.
+            Some(Command::Request(..)) => {}
+            None => return false,
         }
+        true
     }
 }
 

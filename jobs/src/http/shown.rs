@@ -140,7 +140,14 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
                 true => state.brief(&wanted, &quotas),
                 false => state.job_alone(&wanted, &quotas),
             };
-            let tasks = (state.task_count(&wanted), page.place(state, &wanted));
+            // The counts and the first tasks come from one look, so that they agree.
+            let most = match is_brief {
+                true => 0,
+                false => page.limit.min(TASKS_PER_LOOK),
+            };
+            let place = page.place(state, &wanted);
+            let first = state.task_views((&wanted, None), place, most);
+            let tasks = (state.task_count(&wanted), first);
             let found = job.zip(state.authorities_of(&wanted));
             let can_be_rebalanced = state.can_be_rebalanced(&wanted);
             Ok(found.map(|(job, authorities)| (job, (authorities, can_be_rebalanced), tasks)))
@@ -160,7 +167,7 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
     }
     let seen = found.ok().flatten();
     let seen = seen.filter(|(job, ..)| permitted.sees(&job.role));
-    let (job, (authorities, can_be_rebalanced), (total, mut behind)) =
+    let (job, (authorities, can_be_rebalanced), (total, first)) =
         seen.ok_or_else(|| Reply::no_job(name))?;
     let mut actions = permission::actions(&caller.approver, &authorities, &context.user);
     actions.retain(|action| *action != "rebalance" || can_be_rebalanced);
@@ -175,22 +182,19 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
     shown.tasks_total = Some(total);
     turn.reserve(total.min(page.limit) * TASK_BYTES).await?;
     let mut json = ListWriter::from_object(&shown, "tasks")?;
+    let (mut views, mut behind) = first;
     let mut left = page.limit;
-    while left > 0 {
+    loop {
+        left = left.saturating_sub(views.len());
+        json.add(&views)?;
+        if behind.is_none() || left == 0 {
+            return turn.answer(json.end_before(behind)?).await;
+        }
         let (wanted, most) = (key.clone(), left.min(TASKS_PER_LOOK));
         let role = shown.job.role.clone();
         let looked = move |state: &State| state.task_views((&wanted, Some(&role)), behind, most);
-        let ((views, next), then) = turn.look(&context.handle, looked).await?;
-        (turn, behind) = (then, next);
-        left = left.saturating_sub(views.len());
-        json.add(&views)?;
-        if behind.is_none() {
-            break;
-        }
+        ((views, behind), turn) = turn.look(&context.handle, looked).await?;
     }
-    // Nothing follows an empty page that the client requested.
-    let next = behind.filter(|_| page.limit > 0);
-    turn.answer(json.end_before(next)?).await
 }
 
 pub(super) async fn history(permitted: Permitted, name: &str) -> Result<Reply, Reply> {

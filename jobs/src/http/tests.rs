@@ -12,7 +12,7 @@ use crate::core::{self, Input, Request as Change};
 use crate::flags::Flags;
 use crate::link::Registration;
 use crate::placement::Offer;
-use crate::service::{Ends, tests::empty_state};
+use crate::service::{Ends, Inbox, tests::empty_state};
 
 /// Returns a scheduler of this role that answers from a state without jobs.
 fn scheduler(role: Role, fence: Fence) -> (watch::Sender<Role>, Arc<Context>) {
@@ -25,6 +25,13 @@ fn scheduler_of(
     role: Role,
     fence: Fence,
 ) -> (watch::Sender<Role>, Arc<Context>) {
+    let (role, context, mut inbox) = scheduler_with_inbox(role, fence);
+    tokio::spawn(async move { inbox.stand_by(&state).await });
+    (role, context)
+}
+
+/// Returns a scheduler whose questions come to this inbox.
+fn scheduler_with_inbox(role: Role, fence: Fence) -> (watch::Sender<Role>, Arc<Context>, Inbox) {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
@@ -39,10 +46,7 @@ fn scheduler_of(
         fence,
         proven: ProvenLeader::any(),
     };
-    let Ends {
-        handle, mut inbox, ..
-    } = Ends::new(Registration::default(), standing);
-    tokio::spawn(async move { inbox.stand_by(&state).await });
+    let Ends { handle, inbox, .. } = Ends::new(Registration::default(), standing);
     let context = Context {
         authentication,
         handle,
@@ -63,7 +67,7 @@ fn scheduler_of(
         shutdown: CancellationToken::new(),
         disk_report: DiskReport::default(),
     };
-    (role, Arc::new(context))
+    (role, Arc::new(context), inbox)
 }
 
 /// Returns a state with a job of this many tasks, whose launches are in progress.
@@ -217,6 +221,23 @@ async fn job_with_many_tasks_is_paged() {
     );
     let refused = ask(&context, Method::GET, "/v1/jobs/many?limit=some").await;
     assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+}
+
+/// Regression: the counts of a job and its tasks came from two steps of the core.
+#[tokio::test]
+async fn job_counts_match_its_tasks() {
+    let (_role, context, mut inbox) = scheduler_with_inbox(Role::Leading, Fence::never());
+    tokio::spawn(async move {
+        let before = state_of(3);
+        for _ in ["the key of the job", "the job"] {
+            inbox.answer_next(&before).await;
+        }
+        // All tasks have ended.
+        inbox.stand_by(&empty_state(Clock::new())).await;
+    });
+    let job = json_of(&context, "/v1/jobs/many").await;
+    assert_eq!(job["tasks_total"], 3);
+    assert_eq!(job["tasks"].as_array().map(Vec::len), Some(3));
 }
 
 /// Returns the URL of a master whose `/roles` has this handler.
