@@ -10,6 +10,9 @@ use super::records::RunRecord;
 use super::runs::is_gang_too_large;
 use crate::spec::GANG_MAX;
 
+#[cfg(test)]
+use super::job::COUNTED;
+
 impl Job {
     /// Returns the number of missing tasks that could start now. For a batch, all waiting tasks count as soon as one of
     /// them could start.
@@ -23,6 +26,8 @@ impl Job {
     }
 
     fn demand_of(&self, at: Duration, is_counted: &dyn Fn(u64) -> bool) -> usize {
+        #[cfg(test)]
+        COUNTED.set(COUNTED.get() + 1);
         if self.record.stop.is_some() {
             return 0;
         }
@@ -46,6 +51,13 @@ impl Job {
             is_due.then_some(waiting.len())
         });
         waiting.sum()
+    }
+
+    /// Returns the next time at which a waiting task of a run may start. Only the passing of time changes this demand.
+    pub(super) fn next_due_task(&self, at: Duration) -> Option<Duration> {
+        let runs = self.active_runs();
+        let firsts = runs.filter_map(|(number, _)| self.runs.get(&number)?.waiting.first());
+        firsts.filter(|first| *first > at).min()
     }
 
     /// Returns how many instances of these versions are to be launched.

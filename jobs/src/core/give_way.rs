@@ -61,24 +61,12 @@ impl State {
             return self.claims.clear();
         };
         let own = top_of(&collector.role).to_owned();
-        let mut waiting: BTreeMap<String, (usize, Vec<String>)> = BTreeMap::new();
-        for job in self.jobs.values() {
-            let top = top_of(job.role());
-            let is_gang = job.spec().is_none_or(|spec| spec.gang.is_some());
-            // Gangs wait for their turn to keep offers back.
-            let demand = if is_gang || top == own {
-                0
-            } else {
-                job.demand(at)
-            };
-            if demand > 0 {
-                let (all, names) = waiting.entry(top.to_owned()).or_default();
-                *all += demand;
-                names.push(job.name.clone());
-            }
-        }
+        let claims = self.jobs.count_demand(at).claims();
+        let claims = claims.filter(|(top, _)| *top != own);
+        let waiting: BTreeMap<String, usize> =
+            claims.map(|(top, all)| (top.to_owned(), all)).collect();
         self.claims.retain(|top, _| waiting.contains_key(top));
-        for (top, (all, names)) in waiting {
+        for (top, all) in waiting {
             let claim = self.claims.entry(top.clone()).or_insert(Claim {
                 since: at,
                 waiting: all,
@@ -101,11 +89,13 @@ impl State {
             }
             // The next look comes after the same time.
             claim.since = at;
-            self.give_back_for(&top, &own, &names);
+            self.give_back_for(&top, &own);
         }
     }
 
-    fn give_back_for(&mut self, top: &str, own: &str, names: &[String]) {
+    fn give_back_for(&mut self, top: &str, own: &str) {
+        let keys = self.jobs.count_demand(self.clock.at).claiming_in(top);
+        let keys: Vec<String> = keys.take(JOBS_MAX).cloned().collect();
         let (mut theirs, mut ours) = (self.used_by(top), self.used_by(own));
         let kept = self.offers.values().filter(|held| !held.is_committed);
         for held in kept {
@@ -123,10 +113,8 @@ impl State {
         if theirs.cpus >= ours.cpus && theirs.mem >= ours.mem {
             return;
         }
-        let jobs = names.iter().filter_map(|name| self.jobs.get(name));
-        let found = jobs
-            .take(JOBS_MAX)
-            .find_map(|job| Some((self.kept_for(job)?, job.role().to_owned())));
+        let mut jobs = keys.iter().filter_map(|key| self.jobs.get(key));
+        let found = jobs.find_map(|job| Some((self.kept_for(job)?, job.role().to_owned())));
         let Some((offer, role)) = found else {
             return;
         };
@@ -161,7 +149,7 @@ impl State {
     /// The resources of the tasks of a tree of roles.
     fn used_by(&self, top: &str) -> Share {
         let mut share = Share::default();
-        for job in self.jobs.values().filter(|job| top_of(job.role()) == top) {
+        for job in self.jobs.in_tree(top) {
             let Some(spec) = job.spec() else {
                 continue;
             };

@@ -24,6 +24,8 @@ thread_local! {
     pub(super) static SIZED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     /// Counts how often wanted instances were compared.
     pub(super) static KEYED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    /// Counts how often the waiting tasks of a job were counted.
+    pub(super) static COUNTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// Events of a job that are remembered.

@@ -80,24 +80,25 @@ impl State {
         let at = self.clock.at;
         let mut pool = Pool::new(offers, self.accept_limits.at(at), work);
         self.release_offered(&mut pool);
-        let mut jobs: Vec<_> = self
+        let waiting: Vec<_> = self
             .jobs
-            .values()
-            .filter_map(|job| {
-                let spec = job.spec()?;
-                let collects = self
-                    .collector
-                    .as_ref()
-                    .is_some_and(|one| one.job == job.name);
-                let order = (Reverse(spec.priority), !collects, job.name.clone());
-                (job.demand_in(at, role) > 0).then_some(order)
+            .count_demand(at)
+            .waiting_in(role)
+            .cloned()
+            .collect();
+        let mut jobs: Vec<_> = waiting
+            .into_iter()
+            .filter_map(|name| {
+                let spec = self.jobs.get(&name)?.spec()?;
+                let collector = self.collector.as_ref();
+                let collects = collector.is_some_and(|one| one.job == name);
+                Some((Reverse(spec.priority), !collects, name))
             })
             .collect();
         jobs.sort();
         let jobs: Vec<String> = jobs.into_iter().map(|(_, _, name)| name).collect();
         self.place_jobs(role, &jobs, &mut pool);
-        let mut waiting = jobs.iter().filter_map(|name| self.jobs.get(name));
-        let any_agent_serves = waiting.any(|job| job.demand_anywhere(at, role) > 0);
+        let any_agent_serves = self.jobs.count_demand(at).in_role(role).anywhere > 0;
         let waited_for = self.agents_waited_for(role);
         let (mut declined, mut elsewhere) = (Vec::new(), Vec::new());
         let mut accepts = Vec::new();

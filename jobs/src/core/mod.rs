@@ -8,7 +8,7 @@
 //! - [`runs`]: the start and end of batches; [`waiting`]: their waiting indexes; [`dealt`]: the times of a schedule that
 //!   are dealt with.
 //! - [`service`]: the plan of a service; [`decide`]: its execution; [`promotion`]: canaries.
-//! - [`demand`]: the tasks that want offers; [`roles`]: the roles whose offers the framework requests; [`launch`]: answers
+//! - [`demand`]: the tasks of a job that want offers; [`offer_demand`]: those of all [`jobs`]; [`roles`]: the roles whose offers the framework requests; [`launch`]: answers
 //!   to offers out of a [`pool`], with the [`next_ports`] of each agent; [`spread`]: agents that are not offered;
 //!   [`give_way`]: offers that a gang gives back for jobs of other tenants.
 //! - [`seen_offers`]: remembered offers for a [`plan`]; [`why_not`] and [`quotas`]: the reasons why a job waits.
@@ -31,11 +31,13 @@ mod failure;
 mod give_way;
 mod input;
 mod job;
+mod jobs;
 mod kills;
 mod launch;
 mod lists;
 mod names;
 mod next_ports;
+mod offer_demand;
 mod outbox;
 mod plan;
 mod pool;

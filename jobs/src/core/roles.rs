@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::input::Effect;
+use super::jobs::Jobs;
+use super::offer_demand::Demand;
 use super::state::State;
 
 /// The pause between two requests for offers of a role, which remove its filters.
@@ -117,15 +119,6 @@ struct Offers {
     is_revive_due: bool,
     revived: Duration,
     demand: Demand,
-}
-
-/// The tasks that wait for offers of a role.
-#[derive(Clone, Copy, Debug, Default)]
-struct Demand {
-    /// Tasks to be launched, and volumes to be released.
-    all: usize,
-    /// The waiting tasks that any agent may serve. While there are none, the core declines offers of most agents for long.
-    anywhere: usize,
 }
 
 /// A call to the master about the offers of a role.
@@ -386,15 +379,47 @@ impl Roles {
         last.is_none().then(|| name.to_owned())
     }
 
+    /// Adds the roles with jobs or possible tasks, and notes the roles in which nothing waits for offers.
+    fn follow(&mut self, at: Duration, demand: &BTreeMap<&str, Demand>) {
+        for role in demand.keys() {
+            if !self.by_name.contains_key(*role) {
+                let new = Role {
+                    collected: at,
+                    ..Role::default()
+                };
+                self.by_name.insert((*role).to_owned(), new);
+            }
+        }
+        for (name, role) in &mut self.by_name {
+            role.is_idle = demand.get(&**name).is_none_or(|demand| demand.all == 0);
+        }
+    }
+
+    /// Forgets the roles without jobs or possible tasks: the framework gives them up with its next update of roles.
+    fn forget(&mut self, at: Duration, demand: &BTreeMap<&str, Demand>, jobs: &Jobs) {
+        if at < self.forget_at || self.by_name.len() == demand.len() {
+            return;
+        }
+        self.forget_at = at.saturating_add(FORGET_INTERVAL);
+        // Tasks of an earlier version may be in another role than their job.
+        let with_tasks = jobs.values().filter(|job| !job.tasks.is_empty());
+        let versions = with_tasks.flat_map(|job| job.record.versions.values());
+        let of_tasks: BTreeSet<&str> = versions.map(|version| &*version.spec.role).collect();
+        let is_needed = |name: &str| demand.contains_key(name) || of_tasks.contains(name);
+        self.by_name.retain(|name, _| is_needed(name));
+        let trees: BTreeSet<&str> = self.by_name.keys().map(|name| top_of(name)).collect();
+        self.collected.retain(|top, _| trees.contains(&**top));
+    }
+
     /// Returns the roles in which offers are no longer wanted, and those in which they are wanted again.
     fn offer_calls(
         &mut self,
         at: Duration,
-        demand: &BTreeMap<String, Demand>,
+        demand: &BTreeMap<&str, Demand>,
     ) -> (BTreeSet<String>, BTreeSet<String>) {
         let (mut suppress, mut revive) = (BTreeSet::new(), BTreeSet::new());
         for (name, role) in self.by_name.iter_mut().filter(|(_, role)| role.is_taken()) {
-            let demand = demand.get(name).copied().unwrap_or_default();
+            let demand = demand.get(&**name).copied().unwrap_or_default();
             let into = match role.offers.call(at, demand) {
                 Some(OfferCall::Suppress) => &mut suppress,
                 Some(OfferCall::Revive) => &mut revive,
@@ -457,36 +482,19 @@ impl State {
     /// revives them when the demand grows.
     pub(super) fn ask_for_offers(&mut self) {
         let at = self.clock.at;
-        let mut demand: BTreeMap<String, Demand> = BTreeMap::new();
-        for job in self.jobs.values() {
-            for role in job.roles() {
-                let of_role = demand.entry(role.to_owned()).or_default();
-                of_role.all += job.demand_in(at, role);
-                of_role.anywhere += job.demand_anywhere(at, role);
-            }
-        }
-        for volume in self.releasing.values() {
-            demand.entry(volume.record.role.clone()).or_default().all += 1;
-        }
         self.looked_for.retain(|_, until| at < *until);
+        self.jobs.count_demand(at);
+        let mut demand: BTreeMap<&str, Demand> = self.jobs.demand().by_role().collect();
+        for volume in self.releasing.values() {
+            demand.entry(&volume.record.role).or_default().all += 1;
+        }
         for role in self.looked_for.keys() {
-            let of_role = demand.entry(role.clone()).or_default();
+            let of_role = demand.entry(role).or_default();
             of_role.all += 1;
             of_role.anywhere += 1;
         }
-        for role in demand.keys() {
-            if !self.roles.by_name.contains_key(role) {
-                let new = Role {
-                    collected: at,
-                    ..Role::default()
-                };
-                self.roles.by_name.insert(role.clone(), new);
-            }
-        }
-        for (name, role) in &mut self.roles.by_name {
-            role.is_idle = demand.get(name).is_none_or(|demand| demand.all == 0);
-        }
-        self.forget_roles(&demand);
+        self.roles.follow(at, &demand);
+        self.roles.forget(at, &demand, &self.jobs);
         if !self.is_connected {
             return;
         }
@@ -523,24 +531,6 @@ impl State {
     pub fn offers_since(&self, role: &str, number: u64) -> Option<usize> {
         let can_come = self.is_connected && self.roles.refusal(role).is_none();
         can_come.then(|| self.seen.count_since(role, number))
-    }
-
-    /// Forgets the roles without jobs or possible tasks: the framework gives them up with its next update of roles.
-    fn forget_roles(&mut self, demand: &BTreeMap<String, Demand>) {
-        let at = self.clock.at;
-        if at < self.roles.forget_at || self.roles.by_name.len() == demand.len() {
-            return;
-        }
-        self.roles.forget_at = at.saturating_add(FORGET_INTERVAL);
-        // Tasks of an earlier version may be in another role than their job.
-        let with_tasks = self.jobs.values().filter(|job| !job.tasks.is_empty());
-        let versions = with_tasks.flat_map(|job| job.record.versions.values());
-        let of_tasks: BTreeSet<&str> = versions.map(|version| &*version.spec.role).collect();
-        let is_needed = |name: &str| demand.contains_key(name) || of_tasks.contains(name);
-        self.roles.by_name.retain(|name, _| is_needed(name));
-        let trees = self.roles.by_name.keys().map(|name| top_of(name));
-        let trees: BTreeSet<&str> = trees.collect();
-        self.roles.collected.retain(|top, _| trees.contains(&**top));
     }
 
     /// Handles the master's response to an update of the roles.
@@ -748,7 +738,7 @@ mod tests {
             all: 1,
             anywhere: 1,
         };
-        let (suppress, revive) = roles.offer_calls(at(1), &[("a".to_owned(), demand)].into());
+        let (suppress, revive) = roles.offer_calls(at(1), &[("a", demand)].into());
         assert_eq!((suppress, revive), (set(&[]), set(&["a"])));
         roles.by_name.insert("c".to_owned(), Role::default());
         let next = roles.update(at(2)).expect("an update");

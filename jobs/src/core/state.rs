@@ -11,6 +11,7 @@ use super::commands::JOBS_MAX;
 use super::give_way::Claims;
 use super::input::{Accept, Effect, Event, Input, Request};
 use super::job::{Job, Phase, Run, Task};
+use super::jobs::Jobs;
 use super::kills::{KILLS_MAX, Strays};
 use super::names::plain;
 use super::next_ports::NextPorts;
@@ -57,7 +58,7 @@ pub struct State {
     pub(super) clock: Clock,
     pub(super) moment: Moment,
     pub(super) meta: Meta,
-    pub(super) jobs: BTreeMap<String, Job>,
+    pub(super) jobs: Jobs,
     /// Volumes that are to be released when they are offered, by id.
     pub(super) releasing: BTreeMap<String, Volume>,
     /// Jobs that may need a decision.
@@ -169,7 +170,7 @@ impl State {
             clock,
             moment: now.moment,
             meta: stored.meta.clone(),
-            jobs: BTreeMap::new(),
+            jobs: Jobs::default(),
             releasing: BTreeMap::new(),
             dirty: BTreeSet::new(),
             pressing: BTreeSet::new(),

@@ -7,7 +7,7 @@ use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 use super::*;
 use crate::core::Refusal;
 use crate::core::discovery::GATHERED;
-use crate::core::job::{SIZED, Wanted};
+use crate::core::job::{COUNTED, SIZED, Wanted};
 use crate::core::kills::KILLS_MAX;
 use crate::core::launch::ROLE_WORK_MIN;
 use crate::core::pool::PLACED_MAX;
@@ -272,6 +272,21 @@ fn too_large(name: &str) -> JobSpec {
     spec.name = name.to_owned();
     spec.task.requests.insert("cpus".to_owned(), 64.0);
     spec
+}
+
+#[test]
+fn step_counts_only_changed_jobs() {
+    let mut world = World::new(1, 1);
+    for number in 0..200 {
+        let waits = in_role("other", too_large(&format!("w{number}")));
+        assert!(answer(&mut world, waits).is_ok());
+    }
+    submit(&mut world, gang("gang", 8));
+    launch(&mut world);
+    assert!(world.state.collector.is_some());
+    COUNTED.set(0);
+    submit(&mut world, service(1, 1, 1));
+    assert!((1..50).contains(&COUNTED.get()), "{}", COUNTED.get());
 }
 
 #[test]

@@ -626,6 +626,7 @@ impl World {
 
     /// Checks the invariants that hold after every step.
     pub(super) fn check(&self) {
+        self.state.jobs.check_demand(self.state.clock.at);
         let free = self.state.offers.values().filter(|held| !held.is_committed);
         assert!(
             free.count() == 0 || self.state.collector.is_some(),
