@@ -30,7 +30,7 @@ const WAITERS_PER_SENDER_MAX: usize = 64;
 
 /// The error for a sender that has reached the limit and filled its queue.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{WAITERS_PER_SENDER_MAX} calls of this executor wait already; try again later")]
+#[error("{WAITERS_PER_SENDER_MAX} calls of this executor are waiting already; try again later")]
 pub(crate) struct TooManyWaiters;
 
 /// Byte-counting semaphore, fair between groups. Clones share it.

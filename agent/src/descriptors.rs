@@ -47,7 +47,7 @@ pub(crate) fn take_all() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        warn!(%error, "the limit on descriptors stays low; sampling is dearer");
+        warn!(%error, "failed to raise the limit on descriptors; sampling costs more CPU");
     }
 }
 

@@ -134,7 +134,8 @@ pub(crate) fn keep_detected(
             warn!(
                 name,
                 lost_mb = lost / 1000,
-                "the machine has slightly less than before; keeping the promised resources"
+                "the machine has slightly fewer resources than before; keeping the promised \
+                 resources"
             );
             let lost = Value::Scalar(Scalar::from_millis(lost));
             detected.extend(resource(name, lost, role));

@@ -123,7 +123,8 @@ fn lock(layout: &Layout) -> Result<File, DirectoryError> {
 fn lock_instance(runtime_dir: &Path) -> Result<Option<File>, DirectoryError> {
     match lock_file(runtime_dir.join(INSTANCE_LOCK), "runtime_dir") {
         Err(DirectoryError::Unusable { path, source, .. }) if is_disk_full(&source) => {
-            warn!(path = %path.display(), error = %source, "there is no room for a lock; going on without it");
+            warn!(path = %path.display(), error = %source, "the disk has no space for a lock; \
+                continuing without the lock");
             Ok(None)
         }
         locked => locked.map(Some),
@@ -263,7 +264,8 @@ pub(crate) async fn publish_endpoint(
     let text = format!("{}\n", address.url(scheme, ""));
     match write_endpoint(&path, &text) {
         Err(error) if is_disk_full(&error) => {
-            warn!(path = %path.display(), %error, "the disk is full; this file follows when it is not");
+            warn!(path = %path.display(), %error, "the disk is full; writing this file once \
+                space is free");
         }
         written => {
             let failed = |source| DirectoryError::Unusable {
@@ -279,7 +281,7 @@ pub(crate) async fn publish_endpoint(
     let _ = std::fs::remove_file(&path);
     Ok(Some(tokio::spawn(async move {
         while let Err(error) = write_endpoint(&path, &text) {
-            debug!(path = %path.display(), %error, "cannot be written yet");
+            debug!(path = %path.display(), %error, "failed to write a file; retrying");
             tokio::time::sleep(DISK_FULL_RETRY).await;
         }
     })))

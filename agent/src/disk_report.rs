@@ -38,7 +38,8 @@ impl DiskReport {
         let work_dir = work_dir.display();
         if self.is_removed.load(Ordering::Relaxed) {
             return Some(format!(
-                "The work directory {work_dir} was removed beside the running agent; put it back, or mount it again."
+                "The work directory {work_dir} was removed while the agent ran; restore it, or \
+                 mount it again."
             ));
         }
         let silence = self.silence.reported()?;

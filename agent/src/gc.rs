@@ -255,7 +255,7 @@ impl Gc {
             let error = chain(&error);
             warn!(
                 error,
-                "the ages of old sandboxes are lost; each waits for --gc_delay once more"
+                "failed to read the ages of old sandboxes; each waits for --gc_delay again"
             );
             SandboxAges::default()
         });
@@ -272,7 +272,7 @@ impl Gc {
                     Ok(inside) => found.extend(inside),
                     Err(error) => {
                         let path = folder.display();
-                        warn!(%path, %error, "old sandboxes cannot be listed; trying again");
+                        warn!(%path, %error, "failed to list old sandboxes; retrying");
                         is_whole = false;
                     }
                 }
@@ -286,7 +286,8 @@ impl Gc {
                 continue;
             }
             if let Err(error) = self.remove_emptied(&folder) {
-                warn!(path = %folder.display(), %error, "an empty folder of old sandboxes cannot be removed; trying again");
+                warn!(path = %folder.display(), %error, "failed to remove an empty folder of old \
+                    sandboxes; retrying");
                 is_whole = false;
             }
         }
@@ -309,7 +310,7 @@ impl Gc {
         if let Err(error) = ages.write(&self.inner.layout, boot, now) {
             warn!(
                 error = chain(&error),
-                "the ages of old sandboxes cannot be recorded"
+                "failed to record the ages of old sandboxes"
             );
             self.known().is_changed = true;
             return;
@@ -333,7 +334,7 @@ impl Gc {
             match thread.spawn(move || turn.and_those_after()) {
                 Ok(thread) => begun.push(thread),
                 Err(error) => {
-                    warn!(%error, "old sandboxes cannot be removed now; trying again");
+                    warn!(%error, "failed to remove old sandboxes; retrying");
                     break;
                 }
             }
@@ -398,7 +399,7 @@ impl Gc {
 
     /// Schedules another attempt after a pause, which is the last pause times `factor`.
     fn try_later(&self, path: &Path, now: Duration, error: &io::Error, factor: u32) {
-        warn!(path = %path.display(), %error, "an old sandbox cannot be removed");
+        warn!(path = %path.display(), %error, "failed to remove an old sandbox");
         self.inner.failed.fetch_add(1, Ordering::Relaxed);
         let mut known = self.known();
         if known.waiting.contains_key(path) {

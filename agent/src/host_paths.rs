@@ -59,8 +59,8 @@ impl HostPaths {
             return Ok(());
         }
         Err(format!(
-            "{} is not in what this agent's operator allows to be shown: have it added to \
-             --allowed_host_paths, or use a persistent volume or one of the sandbox",
+            "{} is outside --allowed_host_paths of this agent: ask its operator to add the path, \
+             or use a persistent volume or a sandbox volume",
             path.display()
         )
         .into())
@@ -72,7 +72,7 @@ impl HostPaths {
         match KERNEL_FOLDERS.iter().find(|one| path.starts_with(one)) {
             None => Ok(()),
             Some(folder) => Err(format!(
-                "{} is in {folder}, where there are no files to be fetched",
+                "{} is in {folder}, which has no files to fetch",
                 path.display()
             )
             .into()),

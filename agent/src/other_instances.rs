@@ -41,7 +41,8 @@ impl Abandoned {
             None => format!("another directory ({})", self.folder.display()),
         };
         format!(
-            "containers of an agent whose --work_dir was {work_dir} run on and no agent keeps them ({})",
+            "containers of an agent with --work_dir={work_dir} still run, and no agent manages \
+             them ({})",
             self.containers
         )
     }

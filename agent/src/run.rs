@@ -468,7 +468,7 @@ impl Node {
         if !is_ready {
             self.handle.tell(Input::Stop { kill_tasks: false }).await;
         } else if self.flags.recover == Recover::Cleanup {
-            info!("killing the tasks of before, and ending");
+            info!("killing earlier tasks, then exiting");
             self.handle.tell(Input::Stop { kill_tasks: true }).await;
         } else if let Some(started) = self.started.take() {
             // The receiver may be gone.

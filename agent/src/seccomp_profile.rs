@@ -134,7 +134,7 @@ fn is_new_enough(condition: &Condition, kernel: KernelVersion) -> Result<Option<
         return Ok(None);
     };
     let least = kernel_version(text)
-        .ok_or_else(|| format!("minKernel {text:?} is not a version like 4.8"))?;
+        .ok_or_else(|| format!("minKernel {text:?} is not a version; write for example 4.8"))?;
     Ok(Some(kernel >= least))
 }
 

@@ -25,7 +25,7 @@ use ureq::unversioned::transport::{
 pub(crate) enum NoLook {
     #[error("its task has ended")]
     TaskEnded,
-    #[error("too many names are being looked up for checks already")]
+    #[error("too many name lookups for checks are in progress; try again later")]
     TooManyNames,
 }
 

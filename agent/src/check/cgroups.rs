@@ -94,12 +94,13 @@ pub(super) fn evaluate_host(host: &Host, facts: &CgroupFacts, flags: &Flags) -> 
         Mode::None => {
             if is_accepted {
                 return vec![Finding::warning(
-                    "no cgroups are mounted: nothing is limited, usage is summed over processes",
+                    "no cgroups are mounted: the agent enforces no limits, and sums the usage of \
+                     processes",
                     "mount cgroup2 at /sys/fs/cgroup",
                 )];
             }
             return vec![Finding::problem(
-                "no cgroups are mounted: nothing would be limited, and the agent does not start",
+                "no cgroups are mounted: the agent would enforce no limits, and does not start",
                 "mount cgroup2 at /sys/fs/cgroup, or give --allow_weak_isolation",
             )];
         }
@@ -130,7 +131,8 @@ pub(super) fn evaluate_host(host: &Host, facts: &CgroupFacts, flags: &Flags) -> 
             )
         } else {
             Finding::warning(
-                "--systemd_enable_support=false: cgroups are made behind systemd's back",
+                "--systemd_enable_support=false: the agent creates cgroups without systemd's \
+                 knowledge",
                 "leave it out",
             )
         });
@@ -152,7 +154,7 @@ fn evaluate_unusable(host: &Host, is_accepted: bool) -> Vec<Finding> {
     let hidden = of(UnusableCause::Hidden).map(|trees| {
         finding(
             format!(
-                "hidden by another mount, so that no group can be made: {}",
+                "another mount hides the cgroup trees, so the agent cannot create groups: {}",
                 trees.join(" ")
             ),
             "unmount it; in a network namespace start the agent with `nsenter --net=/run/netns/NAME`, as `ip netns exec` hides \
@@ -164,11 +166,12 @@ fn evaluate_unusable(host: &Host, is_accepted: bool) -> Vec<Finding> {
         let first = trees.first().cloned().unwrap_or_default();
         finding(
             format!(
-                "mounted read-only, so that no group can be made: {}",
+                "cgroup trees are mounted read-only, so the agent cannot create groups: {}",
                 trees.join(" ")
             ),
             format!(
-                "mount -o remount,rw {first}, and so on; a container needs them writable (for example `--privileged \
+                "mount -o remount,rw {first}, likewise the others; start a container with \
+                 writable trees (for example `--privileged \
                  --cgroupns=host`)"
             ),
         )
@@ -209,7 +212,7 @@ fn evaluate_controllers(host: &Host, facts: &CgroupFacts) -> Vec<Finding> {
             _ => {
                 let name = controller.name();
                 (
-                    format!("controller {name} is not there: no {purpose}"),
+                    format!("controller {name} is missing: no {purpose}"),
                     format!(
                         "remove cgroup_disable={name} from the kernel's command line, and mount it"
                     ),
@@ -235,7 +238,7 @@ fn evaluate_swap(swap: Swap, limit_swap: bool) -> Option<Finding> {
             MEND,
         )),
         Swap::NotAccounted => Some(Finding::warning(
-            "the kernel does not account swap: a task may swap without limit beyond its memory",
+            "the kernel does not account swap: tasks can use swap without limit",
             MEND,
         )),
     }

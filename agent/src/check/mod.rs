@@ -127,7 +127,7 @@ pub fn check_machine(flags: &Flags) -> Vec<Finding> {
     match &host {
         Ok(host) => findings.extend(evaluate_host(host, &CgroupFacts::read(host), flags)),
         Err(error) => findings.push(Finding::problem(
-            format!("cgroups cannot be used: {error}"),
+            format!("failed to use cgroups: {error}"),
             "mount them below --cgroups_hierarchy",
         )),
     }
@@ -165,10 +165,10 @@ fn evaluate(facts: &Facts, flags: &Flags) -> Vec<Finding> {
         }
     }
     findings.push(if facts.pressure {
-        Finding::fine("the kernel tells of pressure (PSI)")
+        Finding::fine("the kernel reports pressure (PSI)")
     } else {
         Finding::warning(
-            "no /proc/pressure: pressure is absent from metrics, the pressure controller sees nothing",
+            "no /proc/pressure: metrics lack pressure, and the pressure controller has no input",
             "boot with psi=1, or a kernel with CONFIG_PSI",
         )
     });
@@ -178,7 +178,8 @@ fn evaluate(facts: &Facts, flags: &Flags) -> Vec<Finding> {
     } else {
         Finding::warning(
             format!(
-                "only {descriptors} descriptors: about {} containers are sampled cheaply",
+                "the open-file limit is {descriptors}: beyond about {} containers, measuring \
+                 costs more CPU",
                 descriptors / 64
             ),
             format!(
@@ -213,11 +214,11 @@ fn evaluate_address(facts: &Facts, address: SocketAddr) -> Finding {
             "give --ip an address of this machine (`ip -brief address` lists them)",
         ),
         Some(_) if facts.runs_already => Finding::fine(format!(
-            "{address}: the agent of this work directory listens"
+            "{address}: the agent of this work directory listens already"
         )),
         Some((_, why)) => Finding::warning(
-            format!("{address} cannot be listened on: {why}"),
-            "end what uses it (an agent that runs already?), or give --ip and --port",
+            format!("failed to listen on {address}: {why}"),
+            "end the process that uses it (another agent?), or give another --ip or --port",
         ),
     }
 }
@@ -230,7 +231,7 @@ fn evaluate_access(flags: &Flags) -> Option<Finding> {
     let settings = settings.build().err();
     let error = settings.or_else(|| flags.access.identity().err())?;
     let mend = if is_denied(&error) {
-        "run this as root, or as the user that the agent runs as; else give it the file"
+        "run this as root or as the agent's user; else give that user the file"
     } else if flags.ip.is_loopback() {
         "see docs/security.md"
     } else {
@@ -260,13 +261,14 @@ fn evaluate_certificate(flags: &Flags) -> Option<Finding> {
         return None;
     }
     let what = format!(
-        "the certificate in {} is not one for {hostname:?}, the name that this agent registers with",
+        "the certificate in {} is not for {hostname:?}, the name that this agent registers with",
         path.display()
     );
-    let mend = "give --hostname the name that the certificate is for, or the agent a certificate for this name";
+    let mend = "give the certificate's name with --hostname, or give the agent a certificate for \
+        this name";
     Some(match flags.access.ssl_ca_file {
         Some(_) => {
-            let what = format!("{what}: a master that asks agents for certificates refuses it");
+            let what = format!("{what}: a master that requires certificates refuses it");
             Finding::problem(what, mend)
         }
         None => Finding::warning(what, mend),
@@ -305,7 +307,7 @@ fn check_master(text: &str) -> Option<Finding> {
     (!answers).then(|| {
         Finding::warning(
             format!("--master={text}: nothing answers at {host_port}"),
-            "start the master, or open the way to it; the agent goes on trying",
+            "start the master, or open the network path to it; the agent keeps trying",
         )
     })
 }
@@ -337,7 +339,7 @@ fn evaluate_kernel(facts: &Facts) -> Finding {
         )
     } else if kernel < KERNEL_GOOD {
         Finding::warning(
-            format!("{text} has no cgroup.kill and no idle groups; slower ways are taken"),
+            format!("{text} has no cgroup.kill and no idle groups; the agent uses slower methods"),
             format!("Linux {}.{} or newer", KERNEL_GOOD.0, KERNEL_GOOD.1),
         )
     } else {
@@ -358,13 +360,13 @@ fn evaluate_folder(flag: &str, folder: &Folder, lasting: bool) -> Vec<Finding> {
     findings.extend(room.and_then(|room| evaluate_room(flag, folder, room)));
     if lasting && folder.volatile {
         findings.push(Finding::warning(
-            format!("--{flag}={path} is in memory: a boot empties it, and tasks are lost"),
+            format!("--{flag}={path} is in memory: a reboot empties it, and tasks are lost"),
             "put it on a disk",
         ));
     }
     if folder.open_to_others {
         findings.push(Finding::warning(
-            format!("--{flag}={path} may be written by others than its owner"),
+            format!("users other than its owner can write to --{flag}={path}"),
             format!("chmod go-w {path}"),
         ));
     }
@@ -410,7 +412,7 @@ fn evaluate_flags(flags: &Flags) -> Vec<Finding> {
     let kinds = configuration.as_ref().ok();
     let kinds = kinds.and_then(|configuration| configuration.check_kinds(0).err());
     let kinds = kinds.map(|error| {
-        let remedy = "name fewer; only an agent that had as many before starts with them";
+        let remedy = "give fewer; only an agent that had as many before starts with them";
         Finding::warning(chain(&error), remedy)
     });
     let read = configuration.err().map(|error| chain(&error));
@@ -481,7 +483,7 @@ mod tests {
         let findings = found("cpu:4;mem:100");
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert_eq!(findings[0].severity, Severity::Warning);
-        assert!(findings[0].to_string().contains("`cpus` meant"));
+        assert!(findings[0].to_string().contains("did you mean `cpus`"));
     }
 
     #[test]
@@ -528,7 +530,7 @@ mod tests {
             (
                 |f| f.listen_error = Some(in_use()),
                 Severity::Warning,
-                "give --ip and --port",
+                "give another --ip or --port",
             ),
             (
                 |f| f.listen_error = Some((io::ErrorKind::AddrNotAvailable, String::new())),

@@ -181,7 +181,7 @@ fn allocate(file: &File, bytes: u64) -> io::Result<()> {
 fn remove(path: &Path) -> bool {
     let removed = fs::remove_file(path);
     if let Err(error) = &removed {
-        warn!(path = %path.display(), %error, "a part of the disk reserve is not released");
+        warn!(path = %path.display(), %error, "failed to release a part of the disk reserve");
     }
     removed.is_ok()
 }
@@ -242,13 +242,14 @@ impl DiskRoom {
             return;
         }
         if self.condition == DiskCondition::Removed {
-            info!(path = %self.work_dir.display(), "the work directory is back; tasks are taken");
+            info!(path = %self.work_dir.display(), "the work directory is back; accepting tasks");
             self.condition = DiskCondition::Writable;
         }
         let space = match Space::at(&self.work_dir) {
             Ok(space) => space,
             Err(error) => {
-                warn!(path = %self.work_dir.display(), %error, "cannot tell how full the disk is");
+                warn!(path = %self.work_dir.display(), %error, "failed to read the free space of \
+                    the disk");
                 return;
             }
         };
@@ -273,8 +274,8 @@ impl DiskRoom {
             self.condition = DiskCondition::Removed;
             error!(
                 path = %self.work_dir.display(),
-                "the work directory was removed beside the running agent: no task is taken, and ends are not reported; \
-                 put it back, or mount it again, before the agent is started anew"
+                "the work directory was removed: the agent accepts no tasks and reports no ended \
+                 tasks; restore or mount the directory before a restart of the agent"
             );
         }
         is_removed
@@ -299,7 +300,8 @@ impl DiskRoom {
         {
             warn!(
                 folder = %self.reserve.folder.display(), bytes = size.bytes, error,
-                "the disk reserve cannot be taken; on a full disk less can be written than there should be"
+                "failed to allocate the disk reserve; on a full disk the agent can write less \
+                 than intended"
             );
         }
         self.reserve_error = error;
@@ -332,7 +334,8 @@ impl DiskRoom {
         if self.condition != DiskCondition::Full {
             error!(
                 path = %self.work_dir.display(),
-                "the disk is full: no task is taken until it has room; ends are written from the reserve"
+                "the disk is full: the agent accepts no tasks until space is free, and records \
+                 ended tasks in the reserve"
             );
         }
         self.condition = DiskCondition::Full;
@@ -340,7 +343,8 @@ impl DiskRoom {
 
     fn is_over(&mut self) {
         if self.condition == DiskCondition::Full {
-            info!(path = %self.work_dir.display(), "the disk has room again; tasks are taken");
+            info!(path = %self.work_dir.display(), "the disk has free space again; accepting \
+                tasks");
             self.condition = DiskCondition::Writable;
         }
     }

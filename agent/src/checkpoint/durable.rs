@@ -44,7 +44,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// A record cannot be framed.
-    #[error("record for {path} cannot be written")]
+    #[error("failed to encode the record for {path}")]
     Frame {
         /// The target file of the record.
         path: PathBuf,
@@ -240,10 +240,10 @@ impl Batch {
             Ok(Some(Ok(short))) => short,
             Ok(None) => return,
             Ok(Some(Err(error))) => {
-                return tracing::warn!(path = %path.display(), %error, "a log is not shortened");
+                return tracing::warn!(path = %path.display(), %error, "failed to shorten a log");
             }
             Err(error) => {
-                return tracing::warn!(path = %path.display(), %error, "a log is not shortened");
+                return tracing::warn!(path = %path.display(), %error, "failed to shorten a log");
             }
         };
         let tmp = tmp_beside(path);
@@ -257,7 +257,7 @@ impl Batch {
         match written {
             Ok(()) => self.dirs.extend(path.parent().map(Path::to_owned)),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a log is not shortened");
+                tracing::warn!(path = %path.display(), %error, "failed to shorten a log");
                 let _ = fs::remove_file(&tmp);
             }
         }
@@ -432,7 +432,7 @@ fn sync_dir(dir: &Path) -> Result<(), StoreError> {
 pub(super) fn cut_tail(path: &Path, valid_bytes: usize, tail: &[u8]) -> Result<(), StoreError> {
     let evidence = path.with_extension("torn");
     if let Err(error) = fs::write(&evidence, tail) {
-        tracing::warn!(path = %evidence.display(), %error, "a torn tail is not kept");
+        tracing::warn!(path = %evidence.display(), %error, "failed to keep the torn tail of a log");
     }
     let file = OpenOptions::new()
         .write(true)
@@ -501,7 +501,7 @@ fn put_aside(path: &Path) -> Result<(), StoreError> {
     let aside = hidden_beside(path, ".damaged");
     tracing::error!(
         path = %path.display(), aside = %aside.display(),
-        "what should be a checkpoint is something else; it is put aside"
+        "a checkpoint path has the wrong file type; moving it aside"
     );
     remove_anything(&aside)?;
     fs::rename(path, &aside).map_err(io_error("put aside", path))

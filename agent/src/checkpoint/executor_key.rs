@@ -73,12 +73,14 @@ pub(crate) fn open(layout: &Layout) -> Result<Vec<u8>, KeyError> {
             Ok(()) => {}
             // The agent launches no executor on a full disk. Once there is room again, it saves the key.
             Err(error) if is_disk_full(&error) => {
-                warn!(path = %path.display(), %error, "the disk is full; this file follows when it is not");
+                warn!(path = %path.display(), %error, "the disk is full; writing this file once \
+                    space is free");
                 waiting.push((path, bytes));
             }
             Err(source) if is_new => return Err(KeyError::Write { path, source }),
             Err(error) => {
-                warn!(path = %path.display(), %error, "the key of executors' tokens is kept once only");
+                warn!(path = %path.display(), %error, "failed to write one of the two copies of \
+                    the key of executors' tokens");
             }
         }
     }
@@ -91,7 +93,13 @@ pub(crate) fn open(layout: &Layout) -> Result<Vec<u8>, KeyError> {
 fn find(path: &Path, key: fn(&[u8]) -> Result<&[u8], FrameError>) -> Result<Found, KeyError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Missing),
-        Ok(found) if !found.is_file() => return Ok(Found::Damaged("it is no file".to_owned())),
+        Ok(found) if !found.is_file() => {
+            return Ok(Found::Damaged(
+                "it is not a regular \
+            file"
+                    .to_owned(),
+            ));
+        }
         _ => {}
     }
     // A temporary device error must not cost the key.
@@ -113,7 +121,7 @@ fn find(path: &Path, key: fn(&[u8]) -> Result<&[u8], FrameError>) -> Result<Foun
     };
     match key(&bytes) {
         Ok(key) if key.len() >= KEY_BYTES_MIN => Ok(Found::Key(key.to_owned())),
-        Ok(_) => Ok(Found::Damaged("it is short".to_owned())),
+        Ok(_) => Ok(Found::Damaged("it is too short".to_owned())),
         Err(FrameError::Newer(version)) => {
             let path = path.to_owned();
             Err(KeyError::Newer { path, version })
@@ -135,7 +143,7 @@ const fn plain(bytes: &[u8]) -> Result<&[u8], FrameError> {
 fn replace(path: &Path, found: &Found, bytes: &[u8]) -> io::Result<()> {
     let why = match found {
         Found::Missing => None,
-        Found::Key(_) => Some("it is not what its copy says"),
+        Found::Key(_) => Some("it differs from its copy"),
         Found::Damaged(why) => Some(why.as_str()),
     };
     if let Some(why) = why {
@@ -152,7 +160,7 @@ fn replace(path: &Path, found: &Found, bytes: &[u8]) -> io::Result<()> {
 async fn save_when_disk_has_space(files: Vec<(PathBuf, Vec<u8>)>) {
     for (path, bytes) in files {
         while let Err(error) = work_dir::replace_file(&path, &bytes) {
-            debug!(path = %path.display(), %error, "cannot be written yet");
+            debug!(path = %path.display(), %error, "failed to write a file; retrying");
             tokio::time::sleep(DISK_FULL_RETRY).await;
         }
     }

@@ -31,10 +31,10 @@ pub enum FrameError {
     #[error("it has bytes after its end")]
     Long,
     /// The file has another magic number.
-    #[error("it does not begin as a record does")]
+    #[error("it does not begin with the mark of a record")]
     Magic,
     /// Written by a later version.
-    #[error("it is of version {0}, and this agent reads up to {VERSION}")]
+    #[error("it has version {0}, and this agent reads up to {VERSION}")]
     Newer(u32),
     /// The body differs from the written body.
     #[error("its checksum does not match")]

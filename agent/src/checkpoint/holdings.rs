@@ -86,9 +86,9 @@ pub(super) fn choose(record: Found, copy: Found) -> Chosen {
         Found::Missing | Found::Damaged => None,
     };
     let loss = match (&record, number(&copy)) {
-        (Found::Missing, Some(_)) => Some("it is gone; its copy is read"),
+        (Found::Missing, Some(_)) => Some("it is missing; reading its copy"),
         (Found::Record(old), Some(newer)) if old.number < newer => {
-            Some("it is older than its copy, which is read")
+            Some("it is older than its copy; reading the copy")
         }
         _ => None,
     };
@@ -161,15 +161,17 @@ pub(crate) fn check_place(volume: &Resource) -> Result<(), Invalid> {
         let Some(name) = name else { continue };
         if name.len() > NAME_BYTES_MAX {
             return Err(format!(
-                "no volume can be made for the {what} {}...: it has {} bytes, and the name of a directory at \
-                 most {NAME_BYTES_MAX}",
+                "failed to create a volume for the {what} {}...: it has {} bytes, and the name \
+                 of a directory has at most {NAME_BYTES_MAX} bytes",
                 name.chars().take(32).collect::<String>().escape_debug(),
                 name.len()
-            ).into());
+            )
+            .into());
         }
         if name.contains('\0') {
             return Err(format!(
-                "no volume can be made for the {what} {name:?}: the name of a directory has no NUL"
+                "failed to create a volume for the {what} {name:?}: the name of a directory \
+                 cannot contain a NUL"
             )
             .into());
         }

@@ -102,7 +102,7 @@ fn sweep(folder: &Path) -> bool {
         let removed =
             Folder::open(folder).and_then(|all| all.remove(Path::new(&entry.file_name())));
         if let Err(error) = removed {
-            tracing::warn!(path = %path.display(), %error, "a retired checkpoint is left over");
+            tracing::warn!(path = %path.display(), %error, "failed to remove a retired checkpoint");
             is_clean = false;
         }
     }

@@ -142,7 +142,8 @@ impl Makings {
             if !std::mem::replace(&mut disk.is_crowded, true) {
                 warn!(
                     disk = %root.display(), max = MAKINGS_MAX,
-                    "a disk does not answer, or has much to do: directories of further volumes are made for their first tasks"
+                    "a disk does not answer or is busy: creating directories of further volumes \
+                     for their first tasks"
                 );
             }
             return Queued::Full;
@@ -163,7 +164,8 @@ impl Makings {
             disks.remove(&root);
             warn!(
                 disk = %root.display(), %error,
-                "no thread to make the directory of a volume: it is made for its first task"
+                "failed to start a thread for the directory of a volume; creating the directory \
+                 for the first task"
             );
             return Queued::No;
         }
@@ -222,7 +224,8 @@ impl Makings {
         while let Some(making) = self.next(root) {
             if let Err(error) = (self.shared.make)(&making) {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
-                error!(%error, source, "the directory of a volume could not be made; it is tried again for each task that has it");
+                error!(%error, source, "failed to create the directory of a volume; retrying for \
+                    each task with the volume");
             }
         }
     }

@@ -102,7 +102,7 @@ pub struct Damage {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// A later version of the agent wrote the file.
-    #[error("{path} is of version {version}: start the newer agent that wrote it")]
+    #[error("{path} has version {version}: start the newer agent that wrote it")]
     Newer { path: PathBuf, version: u32 },
     /// The link to the agent is damaged, and more than one agent has records.
     #[error(
@@ -221,7 +221,7 @@ impl Reader<'_> {
         match id.filter(|id| self.layout.agent(id).is_dir()) {
             Some(id) => Ok(Some(id)),
             None => {
-                self.note(&link, "it points to no agent");
+                self.note(&link, "it does not point to an agent");
                 self.agent_with_records()
             }
         }
@@ -356,7 +356,7 @@ impl Reader<'_> {
         {
             self.note(
                 &folder.join(EXECUTOR_INFO),
-                "it is gone, and its tasks are there",
+                "it is missing, but its tasks exist",
             );
         }
         if self.damages.len() > damages_before {
@@ -410,7 +410,7 @@ impl Reader<'_> {
         let record = self.message(path)?;
         let is_missing = record.is_none() && self.damages.len() == damages_before;
         if is_missing && self.bytes(log).is_some() {
-            self.note(path, "it is gone, and its log is there");
+            self.note(path, "it is missing, but its log exists");
         }
         Ok(record)
     }
@@ -428,7 +428,7 @@ impl Reader<'_> {
             tracing::warn!(
                 path = %path.display(),
                 torn_bytes = tail.len(),
-                "a log of updates has a torn tail, which is cut off"
+                "cut off the torn tail of a log of updates"
             );
             self.short_logs += 1;
             self.repairs.push(Repair::CutTail {

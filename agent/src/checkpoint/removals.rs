@@ -164,7 +164,8 @@ impl Removals {
         match thread.spawn(move || this.remove_all(&of_thread, again)) {
             Ok(_) => drop(state.disks.insert(disk)),
             Err(error) => {
-                warn!(disk = %disk.display(), %error, "no thread to remove the data of destroyed volumes");
+                warn!(disk = %disk.display(), %error, "failed to start a thread that removes the \
+                    data of destroyed volumes");
             }
         }
     }
@@ -265,7 +266,7 @@ impl Removals {
             Err(error) => {
                 warn!(
                     path = %removal.path.display(), %error,
-                    "the data of a volume that was destroyed is left over; trying again"
+                    "failed to remove the data of a destroyed volume; retrying"
                 );
                 false
             }
@@ -297,7 +298,8 @@ impl State {
             let given_up = self.removals.remove(at);
             error!(
                 path = %given_up.path.display(), max = REMOVALS_MAX,
-                "too many destroyed volumes have data that cannot be removed; that of this one stays"
+                "too many destroyed volumes have data that cannot be removed; keeping the data \
+                 of this volume"
             );
         }
     }

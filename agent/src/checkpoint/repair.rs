@@ -58,7 +58,7 @@ impl Repair {
         let pause = || std::thread::sleep(AGAIN);
         match tried_again(pause, || self.attempt(layout, batch, &retired)) {
             Err(error @ StoreError::Io { .. }) if !error.is_out_of_resources() => {
-                tracing::error!(%error, "a damaged checkpoint stays where it is");
+                tracing::error!(%error, "failed to move a damaged checkpoint aside");
                 Ok(())
             }
             done => done,

@@ -430,7 +430,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let unless_ill = |restored: Result<(), StoreError>| match restored {
             Err(error @ StoreError::Io { .. }) if !error.is_out_of_resources() => {
-                tracing::error!(%error, "a volume could not be restored");
+                tracing::error!(%error, "failed to restore a volume");
                 Ok(())
             }
             restored => restored,
@@ -477,7 +477,7 @@ fn unless_hopeless(written: Result<(), StoreError>) -> Result<(), StoreError> {
     match written {
         Err(error) if error.is_hopeless() => {
             let source = std::error::Error::source(&error).map(ToString::to_string);
-            error!(%error, source, "a checkpoint that no file can hold is left out");
+            error!(%error, source, "left out a checkpoint that is too large for a file");
             Ok(())
         }
         written => written,

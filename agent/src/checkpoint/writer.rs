@@ -108,7 +108,7 @@ impl Writer {
 
 /// Ends the process: without the thread no write is ever durable again. The agent's supervisor restarts it.
 fn abort_without_thread() -> ! {
-    error!("the checkpoint thread is gone; ending at once, tasks go on");
+    error!("the checkpoint thread has ended; exiting at once, tasks continue");
     std::process::abort();
 }
 
@@ -224,7 +224,8 @@ impl Worker {
             using.pulse.beat();
             let source = chain(&error);
             if matches!(error, StoreError::Sync { .. }) {
-                error!(%source, "checkpoints cannot be made durable; ending at once, tasks go on");
+                error!(%source, "failed to make checkpoints durable; exiting at once, tasks \
+                    continue");
                 std::process::abort();
             }
             let is_released = self.room.failed(&error);
@@ -234,7 +235,8 @@ impl Worker {
                 before != disk
             });
             if !is_released {
-                error!(%source, "checkpoints cannot be written; nothing new is done until they can");
+                error!(%source, "failed to write checkpoints; the agent starts nothing new until \
+                    writes succeed");
                 std::thread::sleep(RETRY_PAUSE);
             }
         }

@@ -32,7 +32,7 @@ pub enum ConfigurationError {
     )]
     WeakIsolation(String),
     /// An isolator of `--isolation` needs a cgroup tree in which no group can be made.
-    #[error("--isolation cannot be given on this machine: {remedy}")]
+    #[error("this machine cannot provide --isolation: {remedy}")]
     UnusableTrees {
         #[source]
         source: IsolationError,
@@ -64,18 +64,19 @@ pub enum ConfigurationError {
         path: String,
     },
     /// A flag that may not be zero.
-    #[error("--{0} must be more than nothing")]
+    #[error("--{0} must be above 0")]
     Zero(&'static str),
     /// The value of `--gc_disk_headroom`.
-    #[error("--gc_disk_headroom is a share from 0 to 1, not {0}")]
+    #[error("--gc_disk_headroom must be a share from 0 to 1, not {0}")]
     Headroom(f64),
     /// The value of `--hostname`.
     #[error("--hostname is invalid: {0:?}")]
     Hostname(String),
     /// The recorded configuration of the agent is unreadable.
     #[error(
-        "the {what} that this agent was registered with cannot be read ({why}): start it with the version \
-         that it ran with, or remove {latest} to come back as a new agent (its tasks will be ended)"
+        "the {what} that this agent was registered with cannot be read ({why}): start the \
+         version that wrote it, or remove {latest} to come back as a new agent (its tasks will \
+         be ended)"
     )]
     UnreadableRecord {
         what: &'static str,

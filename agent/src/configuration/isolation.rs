@@ -243,7 +243,7 @@ fn read_profiles(dir: &Path) -> Result<BTreeMap<String, SeccompProfile>, Configu
         let profile = std::fs::read(entry.path())
             .map_err(Invalid::from_error)
             .and_then(|bytes| seccomp_profile::parse(&bytes))
-            .map_err(|why| failed(format!("the profile {name:?} cannot be used: {why}")))?;
+            .map_err(|why| failed(format!("the profile {name:?} is invalid: {why}")))?;
         profiles.insert(name, profile);
     }
     Ok(profiles)
@@ -260,14 +260,14 @@ fn default_profile(
     if flags.seccomp_config_dir.is_none() {
         return Err(refused(
             flag,
-            "give --seccomp_config_dir, where profiles are",
+            "give the directory of profiles with --seccomp_config_dir",
         ));
     }
     let profile = profiles.get(name).cloned();
     let missing = || {
         refused(
             flag,
-            format!("there is no {name:?} in --seccomp_config_dir"),
+            format!("{name:?} does not exist in --seccomp_config_dir"),
         )
     };
     profile.ok_or_else(missing).map(Some)
@@ -474,10 +474,10 @@ mod tests {
             (vec!["--isolation=cgroups/cpu,cgroups/cpu"], "cgroups/cpu"),
             (
                 vec!["--seccomp_profile_name=x"],
-                "give --seccomp_config_dir",
+                "with --seccomp_config_dir",
             ),
             (vec!["--seccomp_config_dir=/nowhere"], "No such file"),
-            (vec![bad.as_str()], "\"bad.json\" cannot be used"),
+            (vec![bad.as_str()], "\"bad.json\" is invalid"),
             (
                 vec!["--bounding_capabilities={\"capabilities\": [\"FLY\"]}"],
                 "bounding_capabilities",
@@ -510,10 +510,7 @@ mod tests {
                 ],
                 "is not a device",
             ),
-            (
-                vec!["--container_disk_watch_interval=0secs"],
-                "more than nothing",
-            ),
+            (vec!["--container_disk_watch_interval=0secs"], "above 0"),
             (
                 vec!["--container_ports_isolated_range=[5-"],
                 "container_ports_isolated_range",

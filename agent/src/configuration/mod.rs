@@ -116,7 +116,8 @@ impl Configuration {
         let given = kinds(&self.resources);
         match given > RESOURCE_NAMES_MAX.max(before) {
             true => Err(ConfigurationError::Resources(format!(
-                "it names {given} kinds of resources, and an agent may have {RESOURCE_NAMES_MAX}"
+                "it names {given} kinds of resources, and an agent may have at most \
+                 {RESOURCE_NAMES_MAX}"
             ))),
             false => Ok(()),
         }
@@ -127,7 +128,7 @@ impl Configuration {
     pub(crate) fn misnamed(&self) -> impl Iterator<Item = String> {
         let meant = |named: &String| MISNAMED.iter().find(|(slip, _)| slip == named);
         self.named.iter().filter_map(meant).map(|(slip, meant)| {
-            format!("--resources: `{slip}` is a resource of its own; was `{meant}` meant?")
+            format!("--resources: `{slip}` is a custom resource; did you mean `{meant}`?")
         })
     }
 }
@@ -302,7 +303,7 @@ mod tests {
         assert!(more.check_kinds(RESOURCE_NAMES_MAX).is_err());
         assert_eq!(
             refused.to_string(),
-            "--resources is invalid: it names 1025 kinds of resources, and an agent may have 1024"
+            "--resources is invalid: it names 1025 kinds of resources, and an agent may have at most 1024"
         );
     }
 

@@ -81,7 +81,8 @@ impl Containerizer {
         };
         let goes_on = || self.runs(container, &supervisor);
         until_told(ask, goes_on, |error| {
-            error!(container_id = %container, %error, "failed to ask a supervisor for a kill; trying again");
+            error!(container_id = %container, %error, "failed to request a kill from a \
+                supervisor; retrying");
         })
         .await;
     }
@@ -99,7 +100,8 @@ impl Containerizer {
         self.kill(container, Duration::ZERO);
         tokio::time::sleep(LIMIT_KILL_PATIENCE).await;
         if self.runs(container, supervisor) {
-            warn!(container_id = %container, "a container beyond its limits did not end by its supervisor; destroying it");
+            warn!(container_id = %container, "the supervisor did not end a container beyond its \
+                limits; destroying the container");
             self.destroy(container);
         }
     }
@@ -144,7 +146,7 @@ impl Containerizer {
             errors.fetch_add(1, Ordering::Relaxed);
             error!(
                 cause = String::from(cause),
-                "a container is not gone yet; trying again"
+                "failed to destroy a container; retrying"
             );
             tokio::time::sleep(pause).await;
             pause = pause.saturating_mul(2).min(DESTROY_RETRY_MAX);
@@ -184,7 +186,8 @@ impl Containerizer {
             match removed.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
                 Ok(()) => return,
                 Err(error) => {
-                    warn!(container_id = %name, %error, "a container's runtime folder is left over");
+                    warn!(container_id = %name, %error, "failed to remove the runtime folder of \
+                        a container");
                 }
             }
             note_repeated();

@@ -54,7 +54,8 @@ fn ending_of(
             let met = match containers.limitation(name, demand) {
                 // The read was retried enough: an end does not wait for a device that fails permanently.
                 Err(error) if is_device_failure(&error) => {
-                    warn!(container_id = %name, %error, "cannot read whether a container ran out of memory");
+                    warn!(container_id = %name, %error, "failed to read whether a container ran \
+                        out of memory");
                     None
                 }
                 met => met?.map(memory_limitation),
@@ -103,7 +104,8 @@ impl Containerizer {
                 Ok(Ok(ending)) => return ending,
                 Ok(Err(error)) => {
                     note_repeated();
-                    warn!(container_id = %container, %error, "cannot read how a container ended yet");
+                    warn!(container_id = %container, %error, "failed to read the exit status of \
+                        a container; retrying");
                 }
                 Err(panic) => {
                     return Ending {

@@ -121,8 +121,8 @@ impl<T: Send + 'static> Walks<T> {
         if found.is_none() {
             warn!(
                 container_id = %container,
-                "the folders of a container are measured late: the walk through them takes long, or their file system \
-                 does not answer"
+                "measuring the disk usage of a container is late: its folders are large, or \
+                 their file system does not answer"
             );
         }
         found
@@ -217,7 +217,7 @@ fn inspect(
         Ok(found) => Some(found),
         // The container has probably just ended; the next inspection will show that.
         Err(error) => {
-            debug!(container_id = %live.container, %error, "could not inspect a container");
+            debug!(container_id = %live.container, %error, "failed to inspect a container");
             None
         }
     }

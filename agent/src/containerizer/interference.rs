@@ -49,17 +49,19 @@ impl InterferenceCounters {
             (false, true) => {
                 warn!(
                     container_id = %container,
-                    "the supervisor of a container is stopped (SIGSTOP): the end of its task is not noticed until the supervisor is continued (SIGCONT)"
+                    "the supervisor of a container is stopped (SIGSTOP): the agent does not \
+                     notice the end of the task before the supervisor gets SIGCONT"
                 );
                 self.supervisors_stopped.fetch_add(1, Ordering::Relaxed);
             }
-            (true, false) => info!(container_id = %container, "the supervisor goes on"),
+            (true, false) => info!(container_id = %container, "the supervisor runs again"),
             _ => {}
         }
         if let (None, Some(outside)) = (&known.outside, &found.outside) {
             warn!(
                 container_id = %container, pid = outside.pid, group = outside.group,
-                "a process of a container was moved out of its groups: their limits and figures do not hold for it"
+                "a process of a container was moved out of the container's groups: their limits \
+                 and counters do not include the process"
             );
             self.processes_moved.fetch_add(1, Ordering::Relaxed);
         }

@@ -27,7 +27,7 @@ use crate::spec::{container_spec, isolated, logs_of, volumes};
 const HOST_PATHS_WAIT: Duration = Duration::from_secs(10);
 
 /// The reason for a launch cancelled by a kill while it waited.
-const KILLED_BEFORE_LAUNCH: &str = "it was killed before its launch";
+const KILLED_BEFORE_LAUNCH: &str = "the container was killed before its launch";
 
 impl Containerizer {
     pub(super) fn launch(&self, plan: LaunchPlan) {
@@ -105,8 +105,8 @@ impl Containerizer {
         let permit = tokio::time::timeout(HOST_PATHS_WAIT, permit).await;
         let Some(permit) = permit.ok().flatten() else {
             return Err(Failure::new(
-                "too many launches of the framework wait for volumes of the host whose file systems do not answer; \
-                 try again later",
+                "too many launches of the framework wait for host volumes on file systems that \
+                 do not answer; try again later",
             ));
         };
         let (tell, told) = tokio::sync::oneshot::channel();

@@ -53,7 +53,8 @@ fn compare_with(
             // Checked after the comparison: the groups of an ended container are removed one after the other.
             let has_ended = || matches!(live.supervisor.open(), Ok(None));
             let Some(missing) = missing_of(&drifts, has_ended) else {
-                debug!(container_id = %container, "it ended while its limits were compared");
+                debug!(container_id = %container, "the container ended during the comparison of \
+                    its limits");
                 return;
             };
             if let Err(error) = set(containerizer, &name, demand, &drifts, &missing) {
@@ -65,10 +66,11 @@ fn compare_with(
         }
         // The agent lacks descriptors or memory. This concerns all containers and is logged elsewhere.
         Err(error @ ContainerError::Limits { .. }) if !is_first => {
-            debug!(container_id = %container, error = %chain(&error), "limits are compared the next time");
+            debug!(container_id = %container, error = %chain(&error), "failed to read limits; \
+                comparing them the next time");
         }
         Err(error) => {
-            warn!(container_id = %container, error = %chain(&error), "cannot compare limits");
+            warn!(container_id = %container, error = %chain(&error), "failed to compare limits");
         }
     }
 }
@@ -144,7 +146,8 @@ fn note_missing(
     }
     warn!(
         container_id = %container, files = ?missing,
-        "nothing enforces limits of a container: somebody removed their group or took a controller from it, or it was launched before their isolator was in use"
+        "limits of a container are not enforced: their group or its controller was removed, or \
+         the container is older than the use of the isolator"
     );
     let lost = &containerizer.inner.limits_lost;
     lost.fetch_add(1, Ordering::Relaxed);

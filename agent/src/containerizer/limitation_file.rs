@@ -23,7 +23,8 @@ pub(super) fn keep(containers: &Containers, name: &ContainerName, limitation: &L
         .and_then(|bytes| fs::write(&new, bytes))
         .and_then(|()| fs::rename(&new, folder.join(FILE)));
     if let Err(error) = kept {
-        warn!(container_id = %name, %error, "why a container ends is not kept for a later start");
+        warn!(container_id = %name, %error, "failed to store the reason for the end of a \
+            container");
     }
 }
 

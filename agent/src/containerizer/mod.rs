@@ -92,7 +92,7 @@ impl Containerizer {
             match blocking(move || inner.containers.ready()).await? {
                 Err(error) if error.is_shortage() => {
                     note_repeated();
-                    warn!(error = %chain(&error), "there is no launcher yet; trying again");
+                    warn!(error = %chain(&error), "failed to start the launcher; retrying");
                 }
                 ready => return Ok(ready?),
             }
@@ -137,7 +137,8 @@ impl Containerizer {
                 }
                 Err(_) if tokio::time::Instant::now() >= deadline => {
                     return warn!(
-                        "work on containers is still under way; our groups are left over"
+                        "work on containers is still in progress; leaving the agent's groups in \
+                         place"
                     );
                 }
                 Err(shared) => inner = shared,

@@ -157,7 +157,7 @@ fn by_command(
         DestroyOptions::default(),
     );
     if let Err(error) = destroyed {
-        warn!(error = %chain(&error), "a check's processes are not gone");
+        warn!(error = %chain(&error), "failed to destroy the processes of a check");
     }
     let _ = containers.forget(&spec.name);
     if !in_time? {
@@ -169,7 +169,7 @@ fn by_command(
             // The exit code of a signal, as in a shell.
             ExitCause::Signaled(signal) => ProbeResult::ExitCode(signal.saturating_add(128)),
             ExitCause::LaunchFailed { step, .. } => {
-                ProbeResult::NoAnswer(format!("its command could not be run: {step:?}"))
+                ProbeResult::NoAnswer(format!("failed to run its command: {step:?}"))
             }
         }),
         Ok(None) => Err(Failure::new("its command left no exit record")),

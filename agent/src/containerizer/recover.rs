@@ -122,7 +122,7 @@ pub(crate) async fn remove_orphans(orphans: Vec<Orphan>, containerizer: &Contain
         }
     };
     if tokio::time::timeout(ORPHANS_TIMEOUT, all).await.is_err() {
-        warn!("orphaned containers are not gone yet; going on without waiting for them");
+        warn!("orphaned containers still exist; continuing without them");
     }
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn recover(
     let is_any_alive = on_machine.values().any(|found| found.supervisor.is_some());
     let rebooted = was_rebooted(&image, boot, is_any_alive);
     if rebooted {
-        info!("the machine was booted since; the tasks of before are over");
+        info!("the machine was rebooted; earlier tasks have ended");
     }
     let mut containers = BTreeMap::new();
     let mut adoptions = Vec::new();
@@ -204,7 +204,7 @@ fn when_possible<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> {
             Err(error) if is_shortage(&error) => {
                 note_repeated();
                 if !std::mem::replace(&mut has_logged, true) {
-                    warn!(%error, "cannot read the state of earlier containers yet; trying again");
+                    warn!(%error, "failed to read the state of earlier containers; retrying");
                 }
                 std::thread::sleep(AGAIN_MIN);
             }
@@ -279,7 +279,8 @@ fn alive(
         (Some(found), Some(recorded)) if found == recorded => Some(found),
         (found, Some(recorded)) => {
             if found.is_some() {
-                warn!(container_id = %container, "a supervisor is not the one that was recorded");
+                warn!(container_id = %container, "a supervisor differs from the recorded \
+                    supervisor");
             }
             let watched = containerizer.containers().watch(&recorded);
             // A process that cannot be inspected does not count as dead.
@@ -306,10 +307,12 @@ fn restore_note(
         Err(error) => Err(error),
     };
     match noted {
-        Ok(true) => info!(container_id = %container, "noted again who keeps a container"),
+        Ok(true) => info!(container_id = %container, "recorded the supervisor of a container \
+            again"),
         Ok(false) => {}
         Err(error) => {
-            warn!(container_id = %container, %error, "cannot note again who keeps a container");
+            warn!(container_id = %container, %error, "failed to record the supervisor of a \
+                container again");
         }
     }
 }

@@ -66,7 +66,7 @@ impl Containerizer {
             match volumes::emptied(&settings.places, &settings.layout, &further).await {
                 Ok(()) => return,
                 Err(error) => {
-                    warn!(container_id = %container, error = %chain(&error), "a container waits for the place of a volume");
+                    warn!(container_id = %container, error = %chain(&error), "a container waits for the directory of a volume");
                 }
             }
         }
@@ -192,7 +192,7 @@ impl Containerizer {
                 // The container began under other isolators, or is gone.
                 Ok(Err(ContainerError::Unknown(_))) => return,
                 Ok(Err(error)) => {
-                    return warn!(container_id = %container, error = %chain(&error), "a memory limit is higher than it should be");
+                    return warn!(container_id = %container, error = %chain(&error), "a memory limit is higher than requested");
                 }
             }
             // The exit of the agent does not wait for this task.
@@ -249,7 +249,7 @@ async fn tried_again<F: Future<Output = Result<(), Failure>>>(
             return Ok(());
         };
         let cause = String::from(failure);
-        warn!(container_id = %container, cause, "a container could not be resized; trying again");
+        warn!(container_id = %container, cause, "failed to resize a container; retrying");
         note_repeated();
         tokio::time::sleep(PAUSE).await;
     }

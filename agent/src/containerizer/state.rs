@@ -243,7 +243,8 @@ impl Inner {
             self.containers.restore_runtime_dir()?;
             warn!(
                 path = %folder.path().display(),
-                "the runtime folder was removed beside the running agent, and is made anew: how containers that run now exit is lost"
+                "the runtime folder was removed while the agent ran; creating it again: the exit \
+                 status of running containers is lost"
             );
         }
         Ok(())

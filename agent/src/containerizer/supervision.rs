@@ -45,9 +45,11 @@ pub(crate) async fn ended(
         match watched {
             Ok(()) => return,
             Err(error) if pause == AGAIN_MIN => {
-                error!(container_id = %container, %error, "cannot watch a container; assuming that it runs");
+                error!(container_id = %container, %error, "failed to watch a container; assuming \
+                    that it runs");
             }
-            Err(error) => info!(container_id = %container, %error, "cannot watch a container yet"),
+            Err(error) => info!(container_id = %container, %error, "failed to watch a container; \
+                retrying"),
         }
         note_repeated();
         tokio::time::sleep(pause).await;

@@ -274,7 +274,7 @@ impl Containerizer {
                 FreezerWrite::Done
             }
             Ok(false) if frozen => {
-                warn!(container_id = %container, "there is no freezer here");
+                warn!(container_id = %container, "the freezer is missing");
                 FreezerWrite::Failed
             }
             Ok(false) => FreezerWrite::Done,
@@ -295,7 +295,7 @@ impl Containerizer {
             Ok(true) => {}
             Ok(false) if cpus_millis.is_none() => {}
             Ok(false) => {
-                warn!("revocable containers cannot be throttled: there are no cpu cgroups")
+                warn!("failed to throttle revocable containers: cpu cgroups are missing")
             }
             Err(error) => warn!(error = %chain(&error), "failed to throttle revocable work"),
         }

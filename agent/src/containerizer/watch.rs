@@ -83,7 +83,8 @@ where
         looks = pace.looks;
         tokio::time::sleep(pace.pause).await;
         if let Err(error) = event().await {
-            warn!(%error, "cannot wait for what the kernel tells of a limit; looking every few seconds");
+            warn!(%error, "failed to wait for the kernel's events of a limit; polling every few \
+                seconds");
             next_event = None;
             looks = 1;
         }
@@ -174,7 +175,8 @@ impl Containerizer {
                     tokio::time::sleep(AGAIN_MAX).await;
                 }
                 Err(error) => {
-                    warn!(container_id = %container, %error, "cannot watch a container's limits");
+                    warn!(container_id = %container, %error, "failed to watch the limits of a \
+                        container");
                     return Vec::new();
                 }
             }

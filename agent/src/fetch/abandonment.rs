@@ -82,7 +82,7 @@ impl<T: Send + 'static> Abandonable<T> {
             if watch.cancel.is_cancelled() {
                 let at = *cancelled_at.get_or_insert(now);
                 if now.saturating_duration_since(at) >= CANCEL_WAIT {
-                    return Err(self.leave("the container is not wanted any more"));
+                    return Err(self.leave("the container is no longer needed"));
                 }
             }
             let before = std::mem::replace(&mut progress, watch.cancel.local_progress());
@@ -149,7 +149,7 @@ mod tests {
         let (_answer, work) = stuck();
         cancel.cancel();
         let why = work.wait(&watch).expect_err("it is given up");
-        assert_eq!(why, "the container is not wanted any more");
+        assert_eq!(why, "the container is no longer needed");
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Cancel {
 
     fn check(&self) -> Step<()> {
         match self.is_cancelled() {
-            true => Err("the container is not wanted any more".into()),
+            true => Err("the container is no longer needed".into()),
             false => Ok(()),
         }
     }
@@ -171,7 +171,7 @@ impl Budget {
         self.cancel.progress.fetch_add(1, Ordering::SeqCst);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let left = self.limits.bytes.checked_sub(bytes);
-        self.limits.bytes = left.ok_or("it is larger than a container may fetch")?;
+        self.limits.bytes = left.ok_or("it exceeds the fetch limit of a container")?;
         Ok(())
     }
 
@@ -184,7 +184,8 @@ impl Budget {
         let left = left.checked_sub(bytes);
         let why = || {
             format!(
-                "what is fetched is more than the disk of its container, {all} bytes (--enforce_container_disk_quota)"
+                "the fetched files exceed the disk of their container, {all} bytes \
+                 (--enforce_container_disk_quota)"
             )
         };
         self.limits.disk = Some(left.ok_or_else(why)?);
@@ -199,7 +200,7 @@ impl Budget {
 
     fn spend_entry(&mut self) -> Step<()> {
         let left = self.limits.entries.checked_sub(1);
-        self.limits.entries = left.ok_or("the archive holds more entries than it may")?;
+        self.limits.entries = left.ok_or("the archive has too many entries")?;
         self.spend(0)
     }
 }

@@ -96,7 +96,7 @@ impl<'cell, 'budget, R: Read> TarEntries<'cell, 'budget, R> {
         summed.set_cksum();
         match header.cksum().map_err(broken)? == summed.cksum().map_err(broken)? {
             true => Ok(Some(header)),
-            false => Err("the archive is damaged: the sum of a header is wrong".into()),
+            false => Err("the archive is damaged: the checksum of a header is wrong".into()),
         }
     }
 }
@@ -131,7 +131,7 @@ fn modified_of(header: &Header) -> Option<(i64, u32)> {
 }
 
 pub(super) fn not_unpacked(name: &str, kind: Kind) -> StepError {
-    format!("{name:?} is of a kind that is not unpacked: {kind:?}").into()
+    format!("{name:?} has an unsupported kind: {kind:?}").into()
 }
 
 fn ends_early() -> &'static str {

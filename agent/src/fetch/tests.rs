@@ -269,7 +269,11 @@ fn bombs_end_at_their_limits() {
     let bomb = gz(&vec![0; 64 << 20]);
     assert!(bomb.len() < 1 << 19);
     let error = fixture.fetch_within(fixture.give("bomb.gz", &bomb), bytes);
-    assert!(error.expect_err("refused").contains("larger than"));
+    assert!(
+        error
+            .expect_err("refused")
+            .contains("exceeds the fetch limit")
+    );
     let written = std::fs::metadata(fixture.sandbox().join("bomb"))
         .expect("begun")
         .len();
@@ -282,7 +286,7 @@ fn bombs_end_at_their_limits() {
         .map(|name| (Regular, name.as_str(), ""))
         .collect();
     let error = fixture.fetch_within(fixture.give("many.tgz", &gz(&tar_of(&entries))), bytes);
-    assert!(error.expect_err("refused").contains("more entries"));
+    assert!(error.expect_err("refused").contains("too many entries"));
 
     // A name as large as a disk must not be read into memory.
     let fixture = Fixture::new();
@@ -312,7 +316,8 @@ fn fetch_ends_at_containers_disk_limit() {
         let fixture = Fixture::new();
         let error = fixture.fetch_within(fixture.give(name, bytes), limits);
         let error = error.expect_err("refused");
-        let expected = "the disk of its container, 1048576 bytes (--enforce_container_disk_quota)";
+        let expected =
+            "the disk of their container, 1048576 bytes (--enforce_container_disk_quota)";
         assert!(error.contains(expected), "{error}");
         let file = std::fs::metadata(fixture.sandbox().join(written)).expect("begun");
         assert!(file.len() <= 1 << 20, "{}", file.len());
@@ -335,7 +340,7 @@ fn fetch_ends_at_containers_disk_limit() {
         ..fixture.request(Uri::default())
     };
     let error = fetch(request).expect_err("refused").to_string();
-    assert!(error.contains("the disk of its container"), "{error}");
+    assert!(error.contains("the disk of their container"), "{error}");
 }
 
 /// Regression: bytes skipped by the library neither counted nor ended when the container was killed.
@@ -353,7 +358,11 @@ fn bombs_in_skipped_entries_are_limited() {
         let archive = [header.as_bytes().as_slice(), &vec![0; 8 << 20]].concat();
         std::fs::write(fixture.sandbox().join("x"), "").expect("written");
         let error = fixture.fetch_within(fixture.give("bomb.tgz", &gz(&archive)), limits);
-        assert!(error.expect_err("refused").contains("larger than"));
+        assert!(
+            error
+                .expect_err("refused")
+                .contains("exceeds the fetch limit")
+        );
     }
 }
 
@@ -399,7 +408,7 @@ fn kill_ends_skipped_entries() {
     };
     let sandbox = super::Folder::open(&fixture.sandbox(), Path::new("")).expect("a folder");
     let error = super::unpack::unpack_tar(reader, &sandbox, &mut budget).expect_err("stopped");
-    assert!(error.to_string().contains("not wanted any more"), "{error}");
+    assert!(error.to_string().contains("no longer needed"), "{error}");
 }
 
 /// Regression: compressed data without any output was never charged, and was read to its end after a kill.
@@ -418,7 +427,7 @@ fn kill_ends_empty_compressed_streams() {
         super::unpack::unpack(name, &file, &sandbox, &mut budget).expect("an empty one");
         budget.cancel.cancel();
         let error = super::unpack::unpack(name, &file, &sandbox, &mut budget).expect_err("stopped");
-        assert!(error.to_string().contains("not wanted any more"), "{error}");
+        assert!(error.to_string().contains("no longer needed"), "{error}");
     }
 }
 
@@ -555,7 +564,7 @@ fn fetch_awaiting_source_stops_at_once() {
         // Long before the stall timeout.
         let fetched = ended.recv_timeout(Duration::from_secs(30));
         let error = fetched.expect("it ends").expect_err("stopped");
-        assert!(error.to_string().contains("not wanted any more"), "{error}");
+        assert!(error.to_string().contains("no longer needed"), "{error}");
     }
 }
 

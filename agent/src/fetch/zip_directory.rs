@@ -59,7 +59,7 @@ pub(super) fn check(archive: &mut (impl Read + Seek), entries_max: u64) -> Step<
             return Err("the archive is damaged: its last record is too long".into());
         }
         if number(&record, 32).is_none_or(|entries| entries > entries_max) {
-            return Err("the archive holds more entries than it may".into());
+            return Err("the archive has too many entries".into());
         }
     }
     Ok(Checked { config, length })
@@ -231,9 +231,9 @@ mod tests {
         let error = refused(&archive(b"text", 300, u16::MAX));
         assert!(error.contains("directory is larger"), "{error}");
         let error = refused(&with_zip64(archive(b"text", 1, 0), 101, 44));
-        assert!(error.contains("more entries"), "{error}");
+        assert!(error.contains("too many entries"), "{error}");
         let error = refused(&with_zip64(archive(b"text", 1, 0), u64::MAX, 44));
-        assert!(error.contains("more entries"), "{error}");
+        assert!(error.contains("too many entries"), "{error}");
         let error = refused(&with_zip64(archive(b"text", 1, 0), 1, 1 << 40));
         assert!(error.contains("too long"), "{error}");
     }

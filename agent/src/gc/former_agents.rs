@@ -46,12 +46,13 @@ pub(super) fn without_sandboxes(layout: &Layout, mut former: Vec<AgentId>) -> Ve
         if !is_succeeded || !has_none {
             return true;
         }
-        let removed = Folder::open(&layout.agents())
-            .and_then(|agents| agents.remove(Path::new(id.as_str())));
+        let removed =
+            Folder::open(&layout.agents()).and_then(|agents| agents.remove(Path::new(id.as_str())));
         match removed {
-            Ok(()) => info!(agent_id = %id, "removed the checkpoints of an agent of before"),
+            Ok(()) => info!(agent_id = %id, "removed the checkpoints of a former agent"),
             Err(error) => {
-                warn!(agent_id = %id, %error, "the checkpoints of an agent of before cannot be removed; trying again");
+                warn!(agent_id = %id, %error, "failed to remove the checkpoints of a former \
+                    agent; retrying");
                 return true;
             }
         }

@@ -139,7 +139,7 @@ static LIBPROCESS: Route = Route::open(
             ))
         })
     },
-    "messages of libprocess, which is not spoken here",
+    "messages of libprocess, which Meseta does not support",
 )
 .methods(routes::ANY_METHOD);
 

@@ -23,8 +23,9 @@ pub enum MasterAddressError {
     ZooKeeper(String),
     /// etcd, which agents do not use: they connect to masters only.
     #[error(
-        "--master={0:?} names etcd, which agents do not speak to: give the masters themselves, as host:port with commas \
-         between (for example master1:5050,master2:5050,master3:5050); they say which of them leads"
+        "--master={0:?} names etcd, which agents do not support: give the masters as host:port, \
+         separated by commas (for example master1:5050,master2:5050,master3:5050); agents find \
+         the leader themselves"
     )]
     Etcd(String),
     /// The text is not `host:port`.

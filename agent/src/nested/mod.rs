@@ -367,7 +367,7 @@ impl NestedContainers {
             if let Some(sandbox) = nested.sandbox.clone() {
                 let removed = tokio::task::spawn_blocking(move || sandbox.remove());
                 if let Ok(Err(error)) = removed.await {
-                    warn!(container_id = %id, %error, "a sandbox is left over");
+                    warn!(container_id = %id, %error, "failed to remove a sandbox");
                 }
             }
             this.table().remove(&id);

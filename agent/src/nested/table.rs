@@ -72,7 +72,8 @@ impl<N> NestedTable<N> {
             self.forget_abandoned(&has_ended, is_there);
         }
         if !self.has_capacity(&run.framework) && !self.forget_oldest(&run.framework, has_ended) {
-            let text = "too many nested containers run: wait for some of this framework to end";
+            let text = "too many nested containers run: wait until some nested containers of \
+                this framework end";
             return Err(NestedError::Failed(text.to_owned()));
         }
         self.launches += 1;

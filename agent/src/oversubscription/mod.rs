@@ -60,8 +60,9 @@ pub enum OversubscriptionError {
     },
     /// An interval so long that all readings of an estimator or a controller are outdated.
     #[error(
-        "--{flag}={interval}: {module} believes no readings further apart than its parameter stale_after, {stale_after}; \
-         give at most {interval_max}, or a longer stale_after (--modules)"
+        "--{flag}={interval}: {module} ignores readings further apart than its parameter \
+         stale_after, {stale_after}; give at most {interval_max}, or a longer stale_after \
+         (--modules)"
     )]
     Interval {
         flag: &'static str,
@@ -450,7 +451,10 @@ impl Service {
         let profile = match read_learned_profile(&self.context.layout) {
             Ok(Some(profile)) => profile,
             Ok(None) => return,
-            Err(error) => return warn!(error = %chain(&error), "the learned usage is lost"),
+            Err(error) => {
+                return warn!(error = %chain(&error), "failed to restore the learned \
+                usage");
+            }
         };
         match estimator.restore(now, &profile) {
             Ok(()) => info!(estimator = estimator.name(), "restored the learned usage"),
@@ -489,12 +493,12 @@ fn backend<T: ?Sized>(
         Selection::Builtin(one) => Some(Backend::Builtin(one)),
         Selection::Remote(address) => match Plugin::start(role, &address, answers.clone()) {
             Ok(plugin) => {
-                info!(plugin = role.as_str(), address, "asking a plug-in");
+                info!(plugin = role.as_str(), address, "calling a plug-in");
                 let health = Health::default();
                 Some(Backend::Remote { plugin, health })
             }
             Err(error) => {
-                warn!(address, error = %chain(&error), "the plug-in cannot be asked");
+                warn!(address, error = %chain(&error), "failed to call the plug-in");
                 None
             }
         },
@@ -525,7 +529,7 @@ fn note<T: ?Sized, A>(
                     plugin,
                     kind = failure.kind,
                     why = failure.why,
-                    "the plug-in gives no answer"
+                    "the plug-in does not answer"
                 );
             }
         }

@@ -52,8 +52,9 @@ pub enum ModulesError {
     },
     /// There is no built-in module of that name.
     #[error(
-        "{origin}: unknown module {name:?}; built in are {known}; libraries are not loaded: serve your \
-         own over gRPC and give its address, --resource_estimator=unix:///path.sock or \
+        "{origin}: unknown module {name:?}; built in are {known}; libraries cannot be loaded: \
+         serve your own module over gRPC and give its address, \
+         --resource_estimator=unix:///path.sock or \
          --qos_controller=http://host:port"
     )]
     Unknown {
@@ -310,7 +311,7 @@ mod tests {
             (r#"{"libraries": {"modules": {}}}"#, "needs a \"name\""),
             (
                 r#"{"libraries": {"modules": {"name": "org_example_Foo"}}}"#,
-                "serve your own over gRPC",
+                "serve your own module over gRPC",
             ),
             (
                 r#"{"libraries": {"modules": {"name": "fixed", "parameters": {"key": "resources"}}}}"#,

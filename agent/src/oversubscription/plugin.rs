@@ -84,8 +84,8 @@ impl Failure {
         let bytes = prost::Message::encoded_len(&*question.usage);
         if bytes > QUESTION_BYTES_USUAL {
             why.push_str(&format!(
-                " (there are so many executors that the question has {bytes} bytes: have the plug-in take messages of more than \
-                 {QUESTION_BYTES_USUAL})"
+                " (the request has {bytes} bytes for all executors: let the plug-in accept \
+                 messages of more than {QUESTION_BYTES_USUAL} bytes)"
             ));
         }
         Self { kind, why }
@@ -518,7 +518,7 @@ mod tests {
         };
         assert!(refused(3).ends_with("too large"));
         assert!(
-            refused(4).contains("the question has 4194"),
+            refused(4).contains("the request has 4194"),
             "{}",
             refused(4)
         );

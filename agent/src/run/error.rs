@@ -51,8 +51,9 @@ pub enum RunError {
     },
     /// The work directory is empty, but containers launched from it are running.
     #[error(
-        "{containers} container(s) of this agent run, and {work_dir} has no records of them: mount the disk or put the directory \
-         back, or end them with --recover=cleanup ({folder})"
+        "{containers} container(s) of this agent run, and {work_dir} has no records of them: \
+         mount the disk or restore the directory, or end the containers with --recover=cleanup \
+         ({folder})"
     )]
     RecordsGone {
         containers: usize,
@@ -73,7 +74,7 @@ pub enum RunError {
     #[error("failed to prepare for containers: {0}")]
     Containers(String),
     /// The containers of earlier agents could not be listed.
-    #[error("failed to list the containers of before, in the runtime directory and the cgroups")]
+    #[error("failed to list earlier containers in the runtime directory and the cgroups")]
     ListContainers(#[source] std::io::Error),
     /// A thread or task of the agent ended unexpectedly.
     #[error("failed to {0}")]

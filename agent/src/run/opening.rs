@@ -175,7 +175,8 @@ fn warn_of_earlier_tasks(own_address: &OwnAddress, layout: &Layout) {
     for (work_dir, pid) in found {
         warn!(
             work_dir = %work_dir.display(), pid, endpoint,
-            "tasks of an agent that had this address and another --work_dir run on, and no agent keeps them: start an agent \
+            "tasks of an agent with this address and another --work_dir still run, and no agent \
+             manages them: start an agent \
              with that --work_dir, and with --recover=cleanup to end them"
         );
     }

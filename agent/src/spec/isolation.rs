@@ -47,9 +47,10 @@ fn requested(
         // The request means the namespace of the parent container, but the container would share the agent's.
         if asked && is_nested {
             return Err(format!(
-                "a nested container cannot share the {namespace} namespace of the container around it: leave \
-                 that out, and it has one of its own"
-            ).into());
+                "a nested container cannot share the {namespace} namespace of its parent: leave \
+                 the setting out, and it gets a private namespace"
+            )
+            .into());
         }
     }
     Ok(TaskIsolation {
@@ -69,7 +70,7 @@ fn seccomp(rights: &TaskRights, asked: Option<&pb::SeccompInfo>) -> Result<Secco
     };
     match (&asked.profile_name, asked.unconfined()) {
         (Some(_), true) => {
-            Err("a seccomp profile was named for a container that is to be unconfined".into())
+            Err("an unconfined container cannot have a seccomp profile".into())
         }
         (None, true) if rights.seccomp && !rights.unconfined => Err("the task asks to run without a system call filter, but this agent does not allow that; its operator can allow it with --allow_unconfined_seccomp".into()),
         (None, true) => Ok(SeccompChoice::Unconfined),

@@ -150,7 +150,7 @@ impl NestedSandbox {
             return;
         }
         if let Err(error) = self.remove() {
-            warn!(sandbox = %self.outer.join(&self.path).display(), %error, "a sandbox is left over");
+            warn!(sandbox = %self.outer.join(&self.path).display(), %error, "failed to remove a sandbox");
         }
     }
 

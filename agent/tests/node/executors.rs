@@ -203,7 +203,7 @@ fn executor_resizes_after_isolator_is_added() {
     let third = world.running_in_executor(&mut link, custom("c", "json"), false);
     assert_eq!(third.task_id.value, "c");
     assert!(
-        !world.log().contains("could not be resized"),
+        !world.log().contains("could not be resized") && !world.log().contains("failed to resize"),
         "{}",
         world.log()
     );

@@ -190,8 +190,7 @@ fn fetch_stays_within_enforced_disk() {
         task
     };
     let refused = world.run_refused(&mut link, fetching("small", 2.0));
-    let expected =
-        "more than the disk of its container, 2097152 bytes (--enforce_container_disk_quota)";
+    let expected = "the fetched files exceed the disk of their container, 2097152 bytes (--enforce_container_disk_quota)";
     assert!(refused.contains(expected), "{refused}");
     world.run_to(&mut link, fetching("enough", 4.0), TaskFinished);
 }

@@ -176,7 +176,7 @@ fn wrong_flags_are_refused_with_remedy() {
             "--oversubscribed_resources_interval=soon",
             "oversubscribed_resources_interval",
         ),
-        ("--monitor_interval=0secs", "must be more than nothing"),
+        ("--monitor_interval=0secs", "must be above 0"),
     ] {
         let text = complaint(world.command().arg(flag));
         assert!(text.contains(expected), "{flag}: {text}");

@@ -150,7 +150,7 @@ fn volumes_are_mounted_and_keep_data() {
     for (path, complaint) in [
         ("../data", "give a relative path that stays in the sandbox"),
         ("/no/such/place", "it must exist"),
-        ("/proc/sys", "nothing is mounted over that"),
+        ("/proc/sys", "nothing can be mounted there"),
     ] {
         let task = shell(&format!("bad-{}", path.len()), "true");
         let task = holding(task, writable("v", path));

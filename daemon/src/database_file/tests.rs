@@ -195,7 +195,7 @@ fn file_in_use_is_not_recreated() {
 fn system_error_is_no_damage() {
     const ENOSPC: i32 = 28;
     const EIO: i32 = 5;
-    for (number, expected) in [(ENOSPC, "make room"), (EIO, "the system's log")] {
+    for (number, expected) in [(ENOSPC, "free space"), (EIO, "the system's log")] {
         let error = redb::StorageError::Io(io::Error::from_raw_os_error(number));
         let Fault::File(error) = Fault::from(redb::Error::from(error)) else {
             panic!("error {number} of the system is taken for damage");

@@ -221,7 +221,11 @@ fn a_group_that_is_busy_is_removed_later(test_node: &TestNode) -> Result<(), Fai
     let supervisor = Some(&launched.supervisor);
     let stuck = test_node.with(|containers| containers.destroy(&spec.name, supervisor, quick));
     let text = stuck.err().map(|error| chain(&error)).unwrap_or_default();
-    for part in ["c is not gone", &dir.to_string_lossy() as &str, "busy"] {
+    for part in [
+        "failed to destroy container",
+        &dir.to_string_lossy() as &str,
+        "busy",
+    ] {
         check!(text.contains(part), "{text:?} lacks {part:?}");
     }
     // This does not affect another container.

@@ -472,7 +472,7 @@ mod tests {
     /// Found on a full disk: the message asked the operator to move a sound store away.
     #[test]
     fn failing_disk_is_no_store_damage() {
-        for (number, expected) in [(28, "make room"), (5, "dmesg")] {
+        for (number, expected) in [(28, "free space"), (5, "dmesg")] {
             let error = redb::Error::Io(std::io::Error::from_raw_os_error(number));
             let error = opening::read_error(Path::new("jobs.redb"), error);
             // A full disk is the only error that may pass.

@@ -122,14 +122,14 @@ fn the_machine() {
         (
             "ulimit -n 1024",
             "--port=0",
-            "only 1024 descriptors",
+            "the open-file limit is 1024",
             "LimitNOFILE",
         ),
         (
             ":",
             port.as_str(),
-            "cannot be listened on",
-            "give --ip and --port",
+            "failed to listen on",
+            "give another --ip or --port",
         ),
     ] {
         let text = on_a_machine(broken_by, dir.path(), flags);
@@ -140,13 +140,13 @@ fn the_machine() {
     let text = on_a_machine(read_only, dir.path(), "--port=0");
     let has_cgroups = !text.contains("no cgroups are mounted");
     assert!(
-        !has_cgroups || text.contains("mounted read-only, so that"),
+        !has_cgroups || text.contains("mounted read-only, so the agent"),
         "{text}"
     );
     // As under `ip netns exec`.
     let hidden = on_a_machine("mount -t sysfs none /sys", dir.path(), "--port=0");
     let is_named =
-        hidden.contains("hidden by another mount, so that") && hidden.contains("nsenter");
+        hidden.contains("another mount hides the cgroup trees") && hidden.contains("nsenter");
     assert!(!has_cgroups || is_named, "{hidden}");
     // The binary is run by its descriptor, because its folder may be closed to others.
     let user = format!(

@@ -102,7 +102,7 @@ impl RetryBudget {
                 read => return read,
             };
             if !std::mem::replace(&mut self.has_logged, true) {
-                warn!(%error, "checkpoints cannot be read yet; trying again");
+                warn!(%error, "failed to read checkpoints; retrying");
             }
             note_repeated();
             disk.pause(AGAIN);

@@ -86,7 +86,7 @@ fn follow(agent: &ureq::Agent, url: &str, timeout: Duration) -> Result<ProbeResu
         let place = String::from_utf8_lossy(place.as_bytes()).into_owned();
         let page: ureq::http::Uri = url.parse().map_err(ureq::http::Error::from)?;
         let Some(next) = resolve(&page, &place) else {
-            return Ok(ProbeResult::NoAnswer(format!("it leads to {place:?}")));
+            return Ok(ProbeResult::NoAnswer(format!("it redirects to {place:?}")));
         };
         // Reads the body, so that the next request may reuse the connection; a long body is not worth that.
         let mut body = answer
@@ -96,7 +96,7 @@ fn follow(agent: &ureq::Agent, url: &str, timeout: Duration) -> Result<ProbeResu
         let _ = io::copy(&mut body, &mut io::sink());
         url = next;
     }
-    let text = format!("it leads on after {REDIRECTS_MAX} answers");
+    let text = format!("it redirects more than {REDIRECTS_MAX} times");
     Ok(ProbeResult::NoAnswer(text))
 }
 

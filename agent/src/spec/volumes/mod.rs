@@ -55,7 +55,7 @@ pub(crate) enum VolumeError {
         /// The reason why the path is unusable.
         reason: String,
     },
-    #[error("{count} volumes are too many for one container: there may be {VOLUMES_MAX}")]
+    #[error("the container has {count} volumes, more than {VOLUMES_MAX}")]
     TooMany { count: usize },
     /// Two volumes have the same mount point.
     #[error("{0} and {1} would hide each other")]
@@ -65,12 +65,13 @@ pub(crate) enum VolumeError {
     Refused { volume: String, reason: String },
     /// Data of an earlier volume is still at its place.
     #[error(
-        "the data of a volume that was destroyed is still being removed from {path}; try again later"
+        "the agent is still removing the data of a destroyed volume from {path}; try again later"
     )]
     InUse { path: PathBuf },
     /// The volume's disk has not answered, or was too busy.
     #[error(
-        "the directory {path} of a volume was not ready in time: its disk does not answer, or has much to do; try again later"
+        "the directory {path} of a volume was not ready in time: its disk does not answer or is \
+         busy; try again later"
     )]
     Silent { path: PathBuf },
     /// The volume's directory is missing and cannot be made.
@@ -304,7 +305,7 @@ fn of_message(
             let given = source.host_path.clone().unwrap_or_default();
             let mode = given.mount_propagation.unwrap_or_default().mode();
             if mode == pb::mount_propagation::Mode::Bidirectional {
-                let reason = "mounts made in a container cannot be shown to the machine";
+                let reason = "mounts of a container cannot propagate to the machine";
                 return Err(refused(&name, reason));
             }
             if !Path::new(&given.path).is_absolute() {
@@ -438,7 +439,9 @@ fn provide_one(
                 return Err(VolumeError::HostPath {
                     volume: volume.name.clone(),
                     path: path.clone(),
-                    reason: "a file goes onto a file only, and a folder onto a folder".to_owned(),
+                    reason: "a file can be mounted on a file only, and a folder on a folder \
+                        only"
+                        .to_owned(),
                 });
             }
             if source.beneath.is_none() && source.path == *path && volume.writable {
@@ -458,14 +461,13 @@ fn provide_one(
             }
             if matches!(volume.from, Origin::Host(_)) {
                 return Err(volume.refused(
-                    "a volume of the host's needs namespaces/mnt, which this agent's isolation does \
-                     not have",
+                    "a host volume needs namespaces/mnt, which this agent's isolation lacks",
                 ));
             }
             if !volume.writable {
                 warn!(
                     volume = volume.name,
-                    "a link stands in for a read-only volume, which can be written to"
+                    "a link replaces a read-only volume; tasks can write to the volume"
                 );
             }
             let target = source.beneath.unwrap_or_default().join(source.path);

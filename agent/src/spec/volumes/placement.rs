@@ -41,7 +41,7 @@ fn point_of(context: &VolumeContext, volume: &Volume) -> Result<Point, VolumeErr
     };
     if !context.mounts {
         return Err(wrong(
-            "an absolute path needs namespaces/mnt, which this agent's isolation does not have",
+            "an absolute path needs namespaces/mnt, which this agent's isolation lacks",
         ));
     }
     let found = path.canonicalize().map_err(|_| {
@@ -51,7 +51,7 @@ fn point_of(context: &VolumeContext, volume: &Volume) -> Result<Point, VolumeErr
         .iter()
         .any(|folder| found.starts_with(folder));
     if is_kernels || found == Path::new("/") {
-        return Err(wrong("nothing is mounted over that"));
+        return Err(wrong("nothing can be mounted there"));
     }
     Ok(Point::Host(found))
 }

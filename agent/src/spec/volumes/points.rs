@@ -118,6 +118,7 @@ pub(super) fn remove(root: &Path, path: &Path) {
         Ok(rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR)?)
     };
     if let Err(error) = removed() {
-        tracing::debug!(path = %path.display(), %error, "a mount point of a volume was not removed");
+        tracing::debug!(path = %path.display(), %error, "failed to remove a mount point of a \
+            volume");
     }
 }

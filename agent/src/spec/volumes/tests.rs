@@ -242,17 +242,20 @@ fn invalid_volumes_are_refused() {
         ),
         (
             vec![parent("a", "/proc/sys")],
-            "nothing is mounted over that",
+            "nothing can be mounted there",
         ),
-        (vec![parent("a", "/sys")], "nothing is mounted over that"),
-        (vec![parent("a", "/")], "nothing is mounted over that"),
+        (vec![parent("a", "/sys")], "nothing can be mounted there"),
+        (vec![parent("a", "/")], "nothing can be mounted there"),
         (
             vec![parent("a", "/proc/self/root")],
-            "nothing is mounted over that",
+            "nothing can be mounted there",
         ),
         (vec![parent("a", "/no/such/place")], "it must exist"),
         (vec![host("/no/such/place", "b")], "does not exist"),
-        (vec![host("/etc/passwd", "/tmp")], "a file goes onto a file"),
+        (
+            vec![host("/etc/passwd", "/tmp")],
+            "a file can be mounted on a file",
+        ),
         (vec![secret], "volumes of type SECRET are not supported"),
     ] {
         let error = fixture
@@ -355,7 +358,7 @@ fn excess_volumes_are_refused_at_once() {
         fixture.plan(volumes.collect())
     };
     let error = fixture.provide(&volumes(100_000), true);
-    let expected = "100000 volumes are too many for one container: there may be 1024";
+    let expected = "the container has 100000 volumes, more than 1024";
     assert_eq!(error, Err(expected.to_owned()));
     let mut plan = volumes(VOLUMES_MAX);
     let provided = of_plan(&fixture.layout, &plan).expect("not too many");

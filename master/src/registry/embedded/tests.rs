@@ -436,7 +436,7 @@ fn incomplete_new_registry_is_recreated() {
 #[test]
 fn disk_errors_are_not_registry_damage() {
     let (_dir, path) = place();
-    for (number, expected) in [(28, "make room"), (30, "writable"), (5, "dmesg")] {
+    for (number, expected) in [(28, "free space"), (30, "writable"), (5, "dmesg")] {
         let error = std::io::Error::from_raw_os_error(number);
         let told = told(&opening::read_error(&path, redb::Error::Io(error)));
         assert!(told.contains(expected), "{told}");
