@@ -35,15 +35,15 @@ const BODY_BYTES_MAX: usize = 64 << 20;
 /// The reason why the master gave no list.
 #[derive(Debug, thiserror::Error)]
 enum Untold {
-    #[error("the certificates cannot be used")]
+    #[error("failed to load the certificates")]
     Tls(#[source] TlsError),
-    #[error("the credential cannot be used")]
+    #[error("failed to load the credential")]
     Credential(#[source] SettingsError),
     #[error(transparent)]
     Client(#[from] client::Error),
-    #[error("the answer was not read to its end")]
+    #[error("failed to read the answer to its end")]
     Unread(#[source] tokio::task::JoinError),
-    #[error("the answer of {url} makes no sense")]
+    #[error("failed to parse the answer of {url}")]
     Answer {
         url: String,
         #[source]
@@ -86,7 +86,7 @@ impl Cluster {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::debug!(error = %chain(&error), "the master tells no agents");
+                    tracing::debug!(error = %chain(&error), "the master's answer has no agents");
                 }
             }
             tokio::time::sleep(INTERVAL).await;

@@ -32,9 +32,9 @@ const CLUSTER_CHECK: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum LeadError {
     /// The service manager restarts the scheduler, which then follows.
-    #[error("this scheduler leads no more: {0}")]
+    #[error("this scheduler no longer leads: {0}")]
     Lost(String),
-    #[error("this scheduler leads no more: its core has not ended a step for {0:?}")]
+    #[error("this scheduler no longer leads: its core has not ended a step for {0:?}")]
     StandsStill(Duration),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -44,7 +44,7 @@ pub enum LeadError {
         #[source]
         source: RestoreError,
     },
-    #[error("etcd takes no more changes: {0}")]
+    #[error("etcd accepts no more changes: {0}")]
     Writing(String),
     #[error(transparent)]
     Unusable(#[from] Unusable),
@@ -227,7 +227,8 @@ impl Candidacy {
         let busy = acting.inbox.busy.clone();
         tokio::select! {
             () = busy.beyond(self.step_max) => {
-                tracing::error!(seconds = self.step_max.as_secs(), "the core stands still: the leadership is given up");
+                tracing::error!(seconds = self.step_max.as_secs(), "the core does not progress; \
+                    giving the leadership up");
                 Err(LeadError::StandsStill(self.step_max))
             }
             reason = keep_role(&self.role, fence, writing) => Err(LeadError::Writing(reason)),

@@ -69,11 +69,13 @@ pub struct RunEnv {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error(
-        "--master={0:?} is not host:port (for example 10.0.0.1:5050), nor several with commas between"
+        "--master={0:?} is not host:port (for example 10.0.0.1:5050), nor a list of these, \
+         separated by commas"
     )]
     Master(String),
     #[error(
-        "--user: this machine has no name for the user of the scheduler; give the one that tasks run as whose job names none"
+        "--user: the user of the scheduler has no name on this machine; give the default user \
+         for tasks"
     )]
     User,
     /// Authentication or TLS is missing or cannot be configured.
@@ -96,7 +98,7 @@ pub enum RunError {
     },
     #[error(transparent)]
     Flag(#[from] FlagError),
-    #[error("etcd cannot be used")]
+    #[error("the settings of etcd are invalid")]
     Etcd(#[from] EtcdSettingsError),
     #[error(transparent)]
     Lead(#[from] LeadError),
@@ -106,7 +108,7 @@ pub enum RunError {
     Unusable(#[from] Unusable),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("failed to restore what {path} has")]
+    #[error("failed to restore the contents of {path}")]
     Restore {
         path: PathBuf,
         #[source]
@@ -215,7 +217,8 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         not_opened => {
             stop.cancel();
             join_server(serving).await;
-            return not_opened.map(|_| info!("told to end before the store was read; ending"));
+            return not_opened
+                .map(|_| info!("received a request to end during the start; exiting"));
         }
     };
     if let Some(ready) = env.ready {
@@ -282,7 +285,7 @@ async fn wait_for_end(
         () = shutdown.cancelled() => None,
         ended = &mut driving => Some(ended),
     };
-    info!("ending; tasks go on");
+    info!("exiting; tasks continue");
     stop.cancel();
     join_server(serving).await;
     let ended = match ended {
@@ -333,7 +336,7 @@ fn store_of(flags: &Flags) -> Result<StoreOf, RunError> {
             })
         }
         other => {
-            let reason = "it is not a store: use embedded or etcd";
+            let reason = "it is not a store: give embedded or etcd";
             Err(FlagError::new("store", other, reason).into())
         }
     }

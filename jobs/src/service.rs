@@ -99,12 +99,13 @@ pub(crate) struct Handle {
 pub(crate) enum Unavailable {
     #[error("the scheduler is ending")]
     Ending,
-    #[error("this scheduler takes no changes at the moment: {0}")]
+    #[error("this scheduler accepts no changes at the moment: {0}")]
     Suspended(String),
-    #[error("this scheduler cannot act at the moment; whether the change is made is not known yet")]
+    #[error("this scheduler cannot act at the moment; the result of the change is not known yet")]
     Unknown,
     #[error(
-        "the master or the store is slow to take what this scheduler has decided, and {HELD_MAX} changes wait for that: this one is not made; ask again"
+        "the master or the store is slow, and {HELD_MAX} changes are waiting: the scheduler \
+         rejected this change; try again later"
     )]
     Busy,
 }
@@ -371,9 +372,12 @@ impl Service {
         let was_full = std::mem::replace(&mut self.is_store_full, self.store.is_full());
         match (was_full, self.is_store_full) {
             (false, true) => {
-                tracing::warn!("the store is slow: nothing is decided until it has room")
+                tracing::warn!(
+                    "the store is slow: the scheduler decides nothing until the store \
+                    has capacity"
+                )
             }
-            (true, false) => tracing::info!("the store has room again"),
+            (true, false) => tracing::info!("the store has capacity again"),
             _ => {}
         }
     }

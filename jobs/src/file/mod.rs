@@ -114,7 +114,7 @@ pub fn submission(text: &str) -> Result<Submission, Mistakes> {
     let mut mistakes = Collector::default();
     let beside = tree.entries().iter().filter(|entry| entry.name != LIST);
     for entry in beside.take(MISTAKES_MAX) {
-        let message = format!("`{}` is beside the list `jobs`", entry.name);
+        let message = format!("`{}` is outside the list `jobs`", entry.name);
         mistakes.add(entry.at, message, "move it into one of the jobs");
     }
     if list.items().len() > JOBS_MAX {
@@ -124,7 +124,7 @@ pub fn submission(text: &str) -> Result<Submission, Mistakes> {
     }
     if list.items().is_empty() {
         let cure = "write one or more jobs, each as [[jobs]]";
-        mistakes.add(list.at, "`jobs` is no list of jobs", cure);
+        mistakes.add(list.at, "`jobs` is not a list of jobs", cure);
     }
     for job in list.items() {
         shape::check(&fields::JOB, job, &mut mistakes);

@@ -84,7 +84,7 @@ fn check_volume(spec: &JobSpec, file: &View<'_>, mistakes: &mut Collector) {
     if spec.role == "*" {
         mistakes.add(
             file.place(if file.has("role") { "role" } else { "volume" }),
-            "nothing can be reserved for the role `*`, and so no volume be made",
+            "the role `*` cannot have reservations, and so no volumes",
             "write a `role` at the top of the file, as `role = \"data\"`",
         );
     }

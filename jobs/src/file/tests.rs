@@ -201,11 +201,11 @@ fn a_file_may_have_several_jobs() {
         ),
         (
             format!("count = 1\n{two}"),
-            "1:1: `count` is beside the list `jobs`; move it into one of the jobs",
+            "1:1: `count` is outside the list `jobs`; move it into one of the jobs",
         ),
         (
             "jobs = 3".to_owned(),
-            "1:8: `jobs` is no list of jobs; write one or more jobs, each as [[jobs]]",
+            "1:8: `jobs` is not a list of jobs; write one or more jobs, each as [[jobs]]",
         ),
     ] {
         let told = all_from_text(&text).expect_err("a mistake").to_string();

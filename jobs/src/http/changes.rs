@@ -43,13 +43,13 @@ impl Changes {
     /// Waits until a change of this caller may go to the core. A caller must not hold a turn while its client sends.
     pub(super) async fn turn(&self, caller: &Caller) -> Result<Permit, Reply> {
         let turn = self.changes.take(caller.group().into(), 1).await;
-        turn.map_err(|_| Reply::later("too many changes wait for their turn"))
+        turn.map_err(|_| Reply::later("too many changes are waiting; try again later"))
     }
 
     /// Waits until a plan of this caller may wait for offers.
     pub(super) async fn plan(&self, caller: &Caller) -> Result<Permit, Reply> {
         let place = self.plans.take(caller.group().into(), 1).await;
-        place.map_err(|_| Reply::later("too many plans wait for offers"))
+        place.map_err(|_| Reply::later("too many plans are waiting for offers; try again later"))
     }
 }
 

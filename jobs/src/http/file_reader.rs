@@ -46,7 +46,12 @@ impl FileReader {
             return Err(Reply::error(StatusCode::BAD_REQUEST, text));
         }
         let permit = self.0.take(caller.group().into(), 1).await;
-        let permit = permit.map_err(|_| Reply::later("too many files wait to be read"))?;
+        let permit = permit.map_err(|_| {
+            Reply::later(
+                "too many files are waiting; try again \
+            later",
+            )
+        })?;
         let reading = tokio::task::spawn_blocking(move || {
             let read = read(std::str::from_utf8(&file).unwrap_or_default());
             // The file is read to its end, even if its client has left.
@@ -57,7 +62,7 @@ impl FileReader {
             Ok(Ok(read)) => Ok(read),
             Ok(Err(mistakes)) => Err(Reply::json_with(StatusCode::BAD_REQUEST, &mistakes)),
             Err(_) => {
-                let text = "the file cannot be read: please report it";
+                let text = "failed to read the file because of a defect: please report it";
                 Err(Reply::error(StatusCode::INTERNAL_SERVER_ERROR, text))
             }
         }

@@ -95,7 +95,7 @@ pub(super) async fn answer(permitted: Permitted) -> Result<Reply, Reply> {
             change(permitted, &names::of_path(name), action).await
         }
         _ => {
-            let text = format!("{path} is not answered to this method");
+            let text = format!("{path} does not accept this method");
             Err(Reply::error(StatusCode::NOT_FOUND, &text))
         }
     }
@@ -142,7 +142,7 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
         return Err(match is_list {
             false => refusal.into(),
             true => {
-                let text = format!("{name:?}: {refusal}; no job of the list is taken");
+                let text = format!("{name:?}: {refusal}; no job of the list was accepted");
                 Reply::error(Reply::from(refusal).status(), &text)
             }
         });
@@ -181,7 +181,10 @@ fn refused_after(taken: &[Accepted], name: &str, refusal: Refusal) -> Reply {
         return refusal.into();
     }
     let names: Vec<_> = taken.iter().map(|job| job.name.as_str()).collect();
-    let text = format!("{name:?}: {refusal}; taken before it: {}", names.join(", "));
+    let text = format!(
+        "{name:?}: {refusal}; accepted before it: {}",
+        names.join(", ")
+    );
     Reply::error(Reply::from(refusal).status(), &text)
 }
 
@@ -349,10 +352,7 @@ fn request_of(name: &str, action: &str, body: &[u8]) -> Result<Request, Reply> {
             }
         }
         other => {
-            let text = format!(
-                "{other:?} cannot be done to a job; {} can",
-                ACTIONS.join(", ")
-            );
+            let text = format!("unknown action {other:?}; known are {}", ACTIONS.join(", "));
             return Err(Reply::error(StatusCode::NOT_FOUND, &text));
         }
     })
@@ -367,7 +367,7 @@ fn read_body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Reply> {
         return Err(Reply::error(StatusCode::BAD_REQUEST, text));
     }
     serde_json::from_slice(body).map_err(|error| {
-        let text = format!("the body makes no sense: {error}");
+        let text = format!("the body is invalid: {error}");
         Reply::error(StatusCode::BAD_REQUEST, &text)
     })
 }

@@ -84,7 +84,7 @@ impl Context {
     /// Waits until a change of this caller may go to the core. A store that takes none at the moment refuses the change.
     async fn turn(&self, caller: &Caller) -> Result<Permit, Reply> {
         let refused = |problem: &str| {
-            let text = format!("this scheduler takes no changes at the moment: {problem}");
+            let text = format!("this scheduler accepts no changes at the moment: {problem}");
             Reply::later(&text)
         };
         if let Some(problem) = self.disk_report.problem() {
@@ -107,7 +107,7 @@ impl Context {
             biased;
             answer = self.handle.request_in_turn(change, turn) => Ok(answer?),
             problem = self.disk_report.until_problem() => {
-                let text = format!("the change is made once it can be written: {problem}");
+                let text = format!("the change takes effect once it is written: {problem}");
                 Err(Reply::error(StatusCode::SERVICE_UNAVAILABLE, &text))
             }
         }
@@ -226,9 +226,9 @@ fn elsewhere(context: &Context, request: &Request<Body>) -> Option<Reply> {
     Some(match context.handle.standing.elsewhere()? {
         // A location without a scheme keeps the client's own scheme.
         Elsewhere::Leader(address) => Reply::elsewhere(format!("//{address}{path}")),
-        Elsewhere::Unproven => Reply::later(
-            "the scheduler that etcd names as the leader has not proven yet that it is a scheduler",
-        ),
+        Elsewhere::Unproven => {
+            Reply::later("the leader in etcd has not proven yet that it is a scheduler")
+        }
         Elsewhere::Nobody => Reply::later("no scheduler leads at the moment"),
         Elsewhere::Recovering => match context.disk_report.problem() {
             Some(problem) => Reply::later(&problem),

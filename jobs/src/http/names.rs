@@ -72,7 +72,7 @@ fn choose(caller: &Caller, text: &str, mut named: Vec<NamedJob>) -> Result<Strin
 fn ambiguous(status: StatusCode, name: &str, jobs: &[NamedJob]) -> Reply {
     let full: Vec<_> = jobs.iter().map(|job| full_name(&job.role, name)).collect();
     let text = format!(
-        "{} roles have a job {name:?}; write one of {}",
+        "{} roles have a job {name:?}; give one of {}",
         jobs.len(),
         full.join(", ")
     );

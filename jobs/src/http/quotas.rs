@@ -49,15 +49,15 @@ struct Told {
 /// The reason why the master gave no quotas.
 #[derive(Debug, thiserror::Error)]
 enum Untold {
-    #[error("the certificates cannot be used")]
+    #[error("failed to load the certificates")]
     Tls(#[source] TlsError),
-    #[error("the credential cannot be used")]
+    #[error("failed to load the credential")]
     Credential(#[source] SettingsError),
     #[error(transparent)]
     Client(#[from] client::Error),
-    #[error("the answer was not read to its end")]
+    #[error("failed to read the answer to its end")]
     Unread(#[source] tokio::task::JoinError),
-    #[error("the answer of {url} makes no sense")]
+    #[error("failed to parse the answer of {url}")]
     Answer {
         url: String,
         #[source]
@@ -90,7 +90,7 @@ impl MasterQuotas {
         }
         let quotas = self.ask("roles", quotas_in).await;
         let quotas = quotas.unwrap_or_else(|error| {
-            tracing::debug!(error = %chain(&error), "the master tells no quotas");
+            tracing::debug!(error = %chain(&error), "the master's answer has no quotas");
             Quotas::default()
         });
         let largest = told.largest.take();
@@ -100,7 +100,7 @@ impl MasterQuotas {
             None => {
                 let largest = self.ask("slaves", largest_in).await;
                 let largest = largest.unwrap_or_else(|error| {
-                    tracing::debug!(error = %chain(&error), "the master tells no agents");
+                    tracing::debug!(error = %chain(&error), "the master's answer has no agents");
                     None
                 });
                 (Instant::now(), largest)

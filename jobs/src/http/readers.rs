@@ -113,7 +113,7 @@ impl Turn {
     ) -> Result<(T, Self), Reply> {
         let made = background::spawn(move || (make(), self));
         made.await.map_err(|_| {
-            let text = "the answer cannot be made: please report it";
+            let text = "failed to create the answer because of a defect: please report it";
             Reply::error(http::StatusCode::INTERNAL_SERVER_ERROR, text)
         })
     }
@@ -160,7 +160,7 @@ impl Turn {
                 () = revoked.cancelled() => {}
                 () = tokio::time::sleep(ANSWER_MAX) => {}
             }
-            tracing::debug!("a reader takes nothing of its answer, which is given up");
+            tracing::debug!("abandoned an answer: its reader reads nothing");
             if let Some(connection) = connection {
                 connection.close();
             }
@@ -174,7 +174,7 @@ impl Turn {
 }
 
 fn full(_: QueueFull) -> Reply {
-    Reply::later("too many answers wait to be made or read")
+    Reply::later("too many answers are waiting; try again later")
 }
 
 /// A response body with its place, sent in pieces so that progress is visible.
@@ -196,7 +196,7 @@ impl http_body::Body for HeldBody {
             return Poll::Ready(None);
         }
         if self.place.revoked().is_cancelled() {
-            let text = "the answer was given up: others wait for its place";
+            let text = "the answer was abandoned: other readers need its place";
             let error = io::Error::new(io::ErrorKind::TimedOut, text);
             return Poll::Ready(Some(Err(error)));
         }

@@ -89,11 +89,11 @@ static LIBPROCESS: Route = Route::open(
     "/mesos.internal",
     |_| {
         Box::pin(async {
-            let text = "a scheduler speaks no libprocess";
+            let text = "a scheduler does not support libprocess";
             Err(Reply::error(http::StatusCode::NOT_IMPLEMENTED, text))
         })
     },
-    "messages of libprocess, which is not spoken here",
+    "messages of libprocess, which Meseta does not support",
 )
 .methods(routes::ANY_METHOD);
 

@@ -52,14 +52,16 @@ impl Page {
         let number = |name: &str| match query.get(name) {
             None => Ok(None),
             Some(text) => text.parse().map(Some).map_err(|_| {
-                let text = format!("`{name}` is a whole number, not {text:?}");
+                let text = format!("`{name}` must be a whole number, not {text:?}");
                 Reply::error(StatusCode::BAD_REQUEST, &text)
             }),
         };
         let refused = |text: String| Reply::error(StatusCode::BAD_REQUEST, &text);
         let (offset, after) = (number("offset")?, query.get("after"));
         if offset.is_some() && after.is_some() {
-            return Err(refused("one of `offset` and `after` is enough".to_owned()));
+            return Err(refused(
+                "give either `offset` or `after`, not both".to_owned(),
+            ));
         }
         let after = after.map(|text| {
             let place: Result<TaskOrder, NoPlace> = text.parse();

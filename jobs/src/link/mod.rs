@@ -86,9 +86,9 @@ impl Registration {
 enum Ended {
     #[error(transparent)]
     NoLeader(#[from] leader::NoLeader),
-    #[error("the certificates cannot be used")]
+    #[error("failed to load the certificates")]
     Tls(#[source] meseta_daemon::tls::TlsError),
-    #[error("the credential cannot be used")]
+    #[error("failed to load the credential")]
     Credential(#[source] meseta_daemon::authentication::SettingsError),
     #[error(transparent)]
     Client(#[from] client::Error),
@@ -100,13 +100,13 @@ enum Ended {
     Silent(Duration),
     #[error("the master is silent, and {0} leads")]
     AnotherLeads(String),
-    #[error("a call did not arrive")]
+    #[error("failed to send a call to the master")]
     Call,
     #[error("the master ended the subscription: {0}")]
     Refused(String),
     #[error("the scheduler is ending")]
     Ending,
-    #[error("the master is of another cluster")]
+    #[error("the master belongs to another cluster")]
     OtherCluster(Unusable),
 }
 
@@ -114,11 +114,14 @@ enum Ended {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
     #[error(
-        "another scheduler has subscribed as the framework of this one: a copy of its store is in use elsewhere. Run one of them, or give each a store of its own"
+        "another scheduler has subscribed as the same framework: a copy of the store is in use \
+         elsewhere. Stop one of the schedulers, or give each scheduler its own store"
     )]
     FailedOver,
     #[error(
-        "the master {master} is of cluster {found}, and the jobs in the store are of cluster {stored}: correct --master, or give this cluster a store of its own (--work_dir, --etcd_prefix). To go on with these jobs in the other cluster, set --adopt_cluster once"
+        "the master {master} belongs to cluster {found}, and the jobs in the store belong to \
+         cluster {stored}: correct --master, or give this cluster its own store (--work_dir, \
+         --etcd_prefix). To continue these jobs in the other cluster, set --adopt_cluster once"
     )]
     OtherCluster {
         master: String,
@@ -164,7 +167,7 @@ impl Link {
                 return Err(Unusable::FailedOver);
             }
             if let Ended::OtherCluster(unusable) = error {
-                tracing::error!(error = %unusable, "the master is of another cluster");
+                tracing::error!(error = %unusable, "the master belongs to another cluster");
                 return Err(unusable);
             }
             tracing::warn!(error = %chain(&error), "not subscribed to a master");
@@ -388,7 +391,7 @@ fn read_offers(offers: Vec<mesos::Offer>) -> Vec<Input> {
                 let id = offer.id.value;
                 // The same agent's offers come repeatedly; the metric counts them.
                 FIRST_UNREADABLE.call_once(|| {
-                    tracing::warn!(offer_id = %id, error = %chain(&error), "an offer cannot be read and is declined");
+                    tracing::warn!(offer_id = %id, error = %chain(&error), "failed to parse an offer; declining it");
                 });
                 unreadable.push(id);
             }
@@ -440,7 +443,9 @@ mod tests {
             panic!("{refused:?}");
         };
         let told = unusable.to_string();
-        assert!(told.contains("http://m:5050 is of cluster d") && told.contains("of cluster c"));
+        assert!(
+            told.contains("http://m:5050 belongs to cluster d") && told.contains("to cluster c")
+        );
         assert!(told.contains("--adopt_cluster"), "{told}");
     }
 

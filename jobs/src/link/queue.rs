@@ -123,7 +123,7 @@ impl Stream {
                 kills.fetch_sub(1, Ordering::Relaxed);
             }
             if let Err(error) = self.send(call).await {
-                tracing::warn!(error = %chain(&error), call = kind.as_str_name(), "call did not arrive");
+                tracing::warn!(error = %chain(&error), call = kind.as_str_name(), "failed to send a call to the master");
                 self.broken.cancel();
                 return;
             }
@@ -161,7 +161,8 @@ impl Stream {
         if is_question && is_too_much {
             // A new stream would ask the same question. Unanswered questions are repeated after a pause.
             let why = shortened(&reply.text(), REASON_BYTES_MAX);
-            tracing::warn!(%why, call = kind.as_str_name(), "the master does not take a question");
+            tracing::warn!(%why, call = kind.as_str_name(), "the master rejects a reconciliation \
+                call");
             return Ok(());
         }
         let is_unknown = matches!(

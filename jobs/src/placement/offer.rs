@@ -11,13 +11,13 @@ use super::{Placement, held};
 /// The reason why an offer cannot be used; the framework declines it.
 #[derive(Debug, thiserror::Error)]
 pub enum OfferError {
-    #[error("offer {id} has resources that make no sense")]
+    #[error("offer {id} has invalid resources")]
     Resources {
         id: String,
         #[source]
         source: convert::ResourcesError,
     },
-    #[error("offer {id} has attributes that make no sense")]
+    #[error("offer {id} has invalid attributes")]
     Attributes {
         id: String,
         #[source]

@@ -27,7 +27,8 @@ pub(super) async fn make_work_dir(path: &Path, report: &DiskReport) -> Result<()
         match prepared.await {
             Err(error) if store::is_full(&error) => {
                 if report.set_waiting(store::full_text(path)) {
-                    tracing::error!(%error, path = %path.display(), "the work directory finds no room on its disk; waiting for some");
+                    tracing::error!(%error, path = %path.display(), "the disk of the work \
+                        directory is full; waiting for free space");
                 }
                 tokio::time::sleep(store::ROOM_POLL).await;
             }
@@ -83,7 +84,8 @@ pub(super) async fn publish(
     );
     match writing.await {
         Err(error) if store::is_full(&error) => {
-            tracing::error!(%error, work_dir = %work_dir.display(), "no room for the file with the address; waiting for some");
+            tracing::error!(%error, work_dir = %work_dir.display(), "the disk is full; waiting \
+                for free space to write the endpoint file");
             tokio::spawn(publish_later(work_dir.to_owned(), endpoint, stop.clone()));
             Ok(())
         }
@@ -106,9 +108,9 @@ async fn publish_later(work_dir: PathBuf, endpoint: Endpoint, stop: Cancellation
     tokio::select! {
         () = stop.cancelled() => {}
         written = writing => match written {
-            Ok(Ok(())) => info!("the file with the address is written"),
-            Ok(Err(error)) => tracing::error!(%error, "failed to write the file with the address"),
-            Err(error) => tracing::error!(%error, "the write of the file with the address panicked"),
+            Ok(Ok(())) => info!("the endpoint file is written"),
+            Ok(Err(error)) => tracing::error!(%error, "failed to write the endpoint file"),
+            Err(error) => tracing::error!(%error, "the write of the endpoint file panicked"),
         },
     }
 }

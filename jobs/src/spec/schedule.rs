@@ -34,13 +34,13 @@ pub enum ScheduleError {
     FieldCount { schedule: String, found: usize },
     #[error("unknown schedule \"{name}\"")]
     UnknownName { name: String },
-    #[error("\"{text}\" is no {field} of a schedule")]
+    #[error("\"{text}\" is not a valid {field} of a schedule")]
     Field {
         field: &'static str,
         text: String,
         cure: String,
     },
-    #[error("the schedule \"{schedule}\" has no day on which it is due")]
+    #[error("the schedule \"{schedule}\" never occurs")]
     Never { schedule: String },
 }
 
@@ -277,21 +277,17 @@ mod tests {
             (
                 "60 * * * *",
                 "UTC",
-                "\"60\" is no minute of a schedule; write numbers from 0 to 59",
+                "\"60\" is not a valid minute of a schedule; write numbers from 0 to 59",
             ),
             (
                 "* * * * sunday",
                 "UTC",
-                "\"sunday\" is no day of the week of a schedule; write",
+                "\"sunday\" is not a valid day of the week of a schedule; write",
             ),
-            ("5/10 * * * *", "UTC", "\"5/10\" is no minute"),
-            ("*/0 * * * *", "UTC", "\"*/0\" is no minute"),
-            ("20-10 * * * *", "UTC", "\"20-10\" is no minute"),
-            (
-                "0 0 30 2 *",
-                "UTC",
-                "has no day on which it is due; write a day",
-            ),
+            ("5/10 * * * *", "UTC", "\"5/10\" is not a valid minute"),
+            ("*/0 * * * *", "UTC", "\"*/0\" is not a valid minute"),
+            ("20-10 * * * *", "UTC", "\"20-10\" is not a valid minute"),
+            ("0 0 30 2 *", "UTC", "never occurs; write a day"),
             (
                 "@daily",
                 "Berlin",

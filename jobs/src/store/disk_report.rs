@@ -86,7 +86,7 @@ impl DiskReport {
         let path = path.display();
         let report = |is_silent| {
             if is_silent {
-                tracing::error!(%path, doing, "the start waits for a disk that does not answer");
+                tracing::error!(%path, doing, "the disk does not answer; the start waits for it");
             }
         };
         let done = tokio::select! {

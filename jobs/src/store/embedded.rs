@@ -54,7 +54,7 @@ pub enum StoreError {
     },
     #[error("the store {path} is damaged: {cure}", cure = CURE)]
     Damaged { path: PathBuf },
-    #[error("the store {path} is empty or gone, and {marker} says that there was one: {cure}", cure = CURE)]
+    #[error("the store {path} is empty or missing, and {marker} shows that it existed: {cure}", cure = CURE)]
     Lost { path: PathBuf, marker: PathBuf },
     #[error("failed to read or write {marker}, the marker of the store")]
     Marker {
@@ -105,13 +105,15 @@ pub(crate) async fn open(
             Ok(opened) => break opened,
             Err(StoreError::InUse { .. }) if tokio::time::Instant::now() < until => {
                 if report.set_waiting(format!("another process has the store {shown} open")) {
-                    tracing::info!(path = %shown, "another process has the store; waiting for its end");
+                    tracing::info!(path = %shown, "another process has the store open; waiting \
+                        for its end");
                 }
                 tokio::time::sleep(HELD_POLL).await;
             }
             Err(error) if error.is_full() => {
                 if report.set_waiting(full_text(path)) {
-                    tracing::error!(error = %chain(&error), "the store finds no room on its disk; waiting for some");
+                    tracing::error!(error = %chain(&error), "the disk of the store is full; \
+                        waiting for free space");
                 }
                 tokio::time::sleep(ROOM_POLL).await;
             }
@@ -182,7 +184,8 @@ async fn watch_disk(
         match is_silent {
             true => tracing::error!(
                 %path,
-                "the disk of the store does not answer: no task is launched and no change is made until it does"
+                "the disk of the store does not answer: the scheduler launches no task and makes \
+                 no change until it answers"
             ),
             false => tracing::info!(%path, "the disk of the store answers again"),
         }
@@ -216,12 +219,13 @@ fn write_all(
                 break;
             };
             if !error.is_full() {
-                tracing::error!(error = %chain(&error), "failed to write the store; ending the process");
+                tracing::error!(error = %chain(&error), "failed to write the store; exiting");
                 std::process::abort();
             }
             report.set_waiting(full_text(path));
             if !std::mem::replace(&mut is_told, true) {
-                tracing::error!(error = %chain(&error), "the store finds no room on its disk; nothing is decided until there is some");
+                tracing::error!(error = %chain(&error), "the disk of the store is full; the \
+                    scheduler decides nothing until space is free");
             }
             if waiting.is_closed() {
                 // The scheduler ends. Writes that were not reported durable were promised to nobody.
@@ -231,7 +235,7 @@ fn write_all(
         }
         if is_told {
             report.set_ready();
-            tracing::info!(path = %path.display(), "the store has room again");
+            tracing::info!(path = %path.display(), "the store has free space again");
         }
         if let Some((last, _)) = batch.last() {
             told.send_replace(*last);
@@ -429,7 +433,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .contains("jobs.marker says that there was one"),
+                .contains("jobs.marker shows that it existed"),
             "{error}"
         );
         std::fs::remove_file(&path).unwrap();

@@ -120,7 +120,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 
 /// The reason why a scheduler waits for a disk, in words for people.
 pub(crate) fn full_text(path: &Path) -> String {
-    format!("the disk of {} is full: make room on it", path.display())
+    format!("the disk of {} is full: free space on it", path.display())
 }
 
 fn bytes_of(record: &Record) -> usize {

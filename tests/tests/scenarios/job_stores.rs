@@ -262,7 +262,7 @@ fn scheduler_changes_no_other_cluster() {
     let dir = own.dir.path().join("scheduler");
     let master = format!("--master={}", other.master.address());
     let told = refused("scheduler", &dir, &["--port=0", &master]);
-    for part in ["is of cluster", "correct --master", "--adopt_cluster"] {
+    for part in ["belongs to cluster", "correct --master", "--adopt_cluster"] {
         assert!(told.contains(part), "{told}");
     }
     assert_eq!(framework_count(&other), 0, "nothing was registered there");
@@ -296,7 +296,7 @@ fn follower_of_other_cluster_ends() {
     // It follows at most: while the other one leads, and after that one's end.
     for _ in 0..2 {
         let told = refused("scheduler", &dir, &flags);
-        for part in ["is of cluster", "--etcd_prefix", "--adopt_cluster"] {
+        for part in ["belongs to cluster", "--etcd_prefix", "--adopt_cluster"] {
             assert!(told.contains(part), "{told}");
         }
         assert_eq!(framework_count(&other), 0, "nothing was registered there");

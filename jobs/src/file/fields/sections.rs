@@ -78,7 +78,8 @@ pub(in crate::file) static JOB: Section = Section {
             "kind",
             Form::OneOf(&KINDS),
             Presence::Default("\"service\""),
-            "`service` runs until it is stopped, of `batch` each task until it has succeeded once, `cron` is a batch at each time of a schedule.",
+            "`service` runs until it is stopped. Each task of a `batch` runs until it has \
+             succeeded once. `cron` is a batch at each time of a schedule.",
         ),
         text(
             "role",
@@ -89,25 +90,27 @@ pub(in crate::file) static JOB: Section = Section {
             "count",
             (1, TASKS_MAX),
             Presence::Default("1"),
-            "Instances of a service; tasks of a batch or of one run of a cron job, the length of an array.",
+            "The number of instances of a service, or of tasks of a batch or of one run of a \
+             cron job (the length of an array).",
         ),
         integer(
             "priority",
             (0, PRIORITY_MAX as i64),
             Presence::Default("50"),
-            "Among the jobs of one role, higher first.",
+            "The scheduler places jobs of one role with a higher priority first.",
         ),
         field(
             "after",
             Form::Texts,
             Presence::Default("[]"),
-            "Jobs that must be healthy (service) or have succeeded (batch) before this one starts: `NAME` of the own role, else of the only role with one; or `ROLE/NAME`.",
+            "Jobs that must be healthy (service) or have succeeded (batch) before this one \
+             starts: `NAME` in the same role, else in the only role with that job; or `ROLE/NAME`.",
         ),
         field(
             "best_effort",
             Form::Flag,
             Presence::Default("false"),
-            "Runs on revocable CPUs, and comes back elsewhere when it is preempted.",
+            "Runs on revocable CPUs. A preempted task starts again elsewhere.",
         ),
         field(
             "ports",
@@ -145,7 +148,7 @@ pub(in crate::file) static JOB: Section = Section {
 
 static TASK: Section = Section {
     title: "[task]",
-    doc: "What one task runs. Exactly one of `command` and `argv` is written.",
+    doc: "The program of a task. Write exactly one of `command` and `argv`.",
     fields: &[
         text("command", Presence::Optional, "A line for `/bin/sh -c`."),
         field(
@@ -157,7 +160,8 @@ static TASK: Section = Section {
         text(
             "user",
             Presence::Optional,
-            "The user of the agent's machine that the task runs as; absent: the user of the scheduler's framework.",
+            "The task's user on the agent's machine; absent: the user of the scheduler's \
+             framework.",
         ),
         field(
             "env",
@@ -172,7 +176,8 @@ static TASK: Section = Section {
                 short: Some("uri"),
             },
             Presence::Default("[]"),
-            "Files that the agent fetches into the sandbox before the task starts; a text stands for `{ uri = \"...\" }`.",
+            "Files that the agent fetches into the sandbox before the task starts; a text means \
+             `{ uri = \"...\" }`.",
         ),
         duration(
             "kill_grace",
@@ -186,18 +191,18 @@ static URI: Section = Section {
     title: "[[task.uris]]",
     doc: "A file that the agent fetches into the sandbox.",
     fields: &[
-        text("uri", Presence::Required, "Where the file is."),
+        text("uri", Presence::Required, "The location of the file."),
         field(
             "extract",
             Form::Flag,
             Presence::Default("true"),
-            "An archive is unpacked.",
+            "The agent unpacks an archive.",
         ),
         field(
             "executable",
             Form::Flag,
             Presence::Default("false"),
-            "The file is made executable instead of unpacked.",
+            "The agent makes the file executable instead of unpacking it.",
         ),
         field(
             "cache",
@@ -215,7 +220,7 @@ static URI: Section = Section {
 
 static RESOURCES: Section = Section {
     title: "[resources]",
-    doc: "What each task is guaranteed; offers without it are declined.",
+    doc: "The guarantee of each task; the scheduler declines offers without it.",
     fields: &[
         field(
             "cpus",
@@ -235,14 +240,14 @@ static RESOURCES: Section = Section {
             "custom",
             Form::AmountMap,
             Presence::Default("{}"),
-            "Scalars of the site's own, by name.",
+            "Custom scalar resources, by name.",
         ),
     ],
 };
 
 static LIMITS: Section = Section {
     title: "[limits]",
-    doc: "What each task may use at most; absent: what it is guaranteed.",
+    doc: "The maximum usage of each task; absent: its guarantee.",
     fields: &[
         field(
             "cpus",
@@ -261,24 +266,29 @@ static LIMITS: Section = Section {
 
 static CONSTRAINT: Section = Section {
     title: "[[constraints]]",
-    doc: "Where tasks may run, or how they are laid out. Exactly one rule is written beside `attribute`.",
+    doc: "The agents on which tasks may run, or the distribution of tasks. Write exactly one \
+        rule beside `attribute`.",
     fields: &[
         text(
             "attribute",
             Presence::Required,
             "An attribute of agents, or `@hostname`, `@agent_id`, `@region`, `@zone`.",
         ),
-        text("equals", Presence::Optional, "The value is this one."),
+        text(
+            "equals",
+            Presence::Optional,
+            "The value is equal to this text.",
+        ),
         text(
             "not_equals",
             Presence::Optional,
-            "The value is another one, or absent.",
+            "The value differs from this text, or is absent.",
         ),
         field(
             "in",
             Form::Texts,
             Presence::Optional,
-            "The value is one of these.",
+            "The value is one of these texts.",
         ),
         text(
             "matches",
@@ -295,20 +305,22 @@ static CONSTRAINT: Section = Section {
             "distinct",
             (1, TASKS_MAX),
             Presence::Optional,
-            "At most so many tasks of the job on one value; agents without one get none.",
+            "The maximum number of the job's tasks on one value; agents without a value get no \
+             tasks.",
         ),
         field(
             "spread",
             Form::Flag,
             Presence::Optional,
-            "`true`: tasks even over the values, as far as offers allow; agents without one count as one value.",
+            "`true`: spread tasks evenly over the values, as far as offers allow; agents without \
+             a value count as one value.",
         ),
     ],
 };
 
 static CHECK: Section = Section {
     title: "[check]",
-    doc: "A health check. Exactly one of `command`, `http` and `tcp` is written.",
+    doc: "A health check. Write exactly one of `command`, `http` and `tcp`.",
     fields: &[
         text(
             "command",
@@ -332,12 +344,12 @@ static CHECK: Section = Section {
             "failures",
             (1, 1000),
             Presence::Default("3"),
-            "After so many failures in a row the agent kills the task.",
+            "The number of failures in a row after which the agent kills the task.",
         ),
         pause(
             "grace",
             "\"10secs\"",
-            "Failures this early are not counted, until the first success.",
+            "The time after the start in which failures do not count, until the first success.",
         ),
     ],
 };
@@ -370,7 +382,8 @@ const CHECK_ADDRESS: Field = field(
     "address",
     Form::OneOf(&CHECK_ADDRESSES),
     Presence::Optional,
-    "`127.0.0.1` or `::1`, for a server that listens on one of them only. Unset: 127.0.0.1; ::1 where the task has no 127.0.0.1.",
+    "`127.0.0.1` or `::1`, for a server that listens on only one of these addresses. Unset: \
+     127.0.0.1; ::1 where the task has no 127.0.0.1.",
 );
 
 static RESTART: Section = Section {
@@ -380,32 +393,34 @@ static RESTART: Section = Section {
         duration(
             "first",
             "\"1secs\"",
-            "The first pause; each further one is twice as long.",
+            "The first pause; each further pause is twice as long.",
         ),
-        duration("longest", "\"5mins\"", "No pause is longer."),
+        duration("longest", "\"5mins\"", "The maximum length of a pause."),
         duration(
             "reset_after",
             "\"10mins\"",
-            "After so long in good health the next pause is the first one again.",
+            "The time in good health after which the next pause is `first` again.",
         ),
     ],
 };
 
 static UPDATE: Section = Section {
     title: "[update]",
-    doc: "How a changed service replaces its instances; of `service` only.",
+    doc: "The replacement of instances when a service changes; for `service` only.",
     fields: &[
         integer(
             "max_unavailable",
             (0, TASKS_MAX),
             Presence::Optional,
-            "Instances that may be missing below `count` meanwhile; 0 unless told, 1 with a volume.",
+            "The number of instances that may be missing below `count` during the update; 0 by \
+             default, 1 with a volume.",
         ),
         integer(
             "max_surge",
             (0, TASKS_MAX),
             Presence::Optional,
-            "Instances that may exist above `count` meanwhile; 1 unless told, 0 with a volume.",
+            "The number of instances that may exist above `count` during the update; 1 by \
+             default, 0 with a volume.",
         ),
         integer(
             "canary",
@@ -422,7 +437,9 @@ static UPDATE: Section = Section {
         pause(
             "pause",
             "\"0secs\"",
-            "The time between a new instance that becomes healthy and the next one that is started. A version is good once all its instances have been healthy for the longer of `healthy_after` and this.",
+            "The time between a new instance that becomes healthy and the next one that is \
+             started. A version is good once all its instances have been healthy for the longer \
+             of `healthy_after` and `pause`.",
         ),
         duration(
             "progress_deadline",
@@ -440,42 +457,45 @@ static UPDATE: Section = Section {
 
 static BATCH: Section = Section {
     title: "[batch]",
-    doc: "How tasks end; of `batch` and `cron` only.",
+    doc: "The end of tasks; for `batch` and `cron` only.",
     fields: &[
         integer(
             "retries",
             (0, 1000),
             Presence::Default("3"),
-            "Runs of one task beyond the first, when it fails.",
+            "The number of further runs of a task that fails.",
         ),
         field(
             "timeout",
             Form::Duration { may_be_zero: false },
             Presence::Optional,
-            "Of one run of one task, which is then killed and counts as failed; absent: none.",
+            "The maximum time of one run of a task. The scheduler then kills the task, which \
+             counts as failed; absent: no maximum.",
         ),
     ],
 };
 
 static CRON: Section = Section {
     title: "[cron]",
-    doc: "When the batch runs; of `cron` only, where it is required.",
+    doc: "The times of the batch; required for `cron`, and for `cron` only.",
     fields: &[
         text(
             "schedule",
             Presence::Required,
-            "Five fields as crontab(5) has them, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`.",
+            "Five fields as in crontab(5), or `@hourly`, `@daily`, `@weekly`, `@monthly`, \
+             `@yearly`.",
         ),
         text(
             "time_zone",
             Presence::Default("\"UTC\""),
-            "A name of the IANA database, as `Europe/Berlin`.",
+            "A name in the IANA database, such as `Europe/Berlin`.",
         ),
         field(
             "overlap",
             Form::OneOf(&OVERLAPS),
             Presence::Default("\"skip\""),
-            "When the run before has not ended: `skip` this one, `replace` the one before, or `allow` both.",
+            "The action if the previous run has not ended: `skip` the new run, `replace` the \
+             previous run, or `allow` both.",
         ),
         duration(
             "start_within",
@@ -487,17 +507,20 @@ static CRON: Section = Section {
 
 static GANG: Section = Section {
     title: "[gang]",
-    doc: "All tasks start together or none; an empty table is enough.",
+    doc: "Either all tasks start together, or none; an empty table is enough.",
     fields: &[duration(
         "hold_at_most",
         "\"30secs\"",
-        "The longest that offers are kept back while the rest is collected, 10mins at most; then all are declined, and the pause before it is tried again doubles each time, up to an hour.",
+        "The maximum time for which the scheduler holds offers while it collects the rest, at \
+         most 10mins. Then it declines all offers. The pause before the next attempt doubles \
+         each time, up to an hour.",
     )],
 };
 
 static VOLUME: Section = Section {
     title: "[volume]",
-    doc: "A persistent volume for each instance, to which it returns; of `service` only, in a role other than `*`.",
+    doc: "A persistent volume for each instance, which returns to its volume; for `service` \
+        only, in a role other than `*`.",
     fields: &[
         field(
             "size",
@@ -508,7 +531,7 @@ static VOLUME: Section = Section {
         text(
             "path",
             Presence::Required,
-            "Relative to the sandbox, below it.",
+            "The path of the volume, relative to the sandbox and below it.",
         ),
     ],
 };

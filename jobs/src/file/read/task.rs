@@ -71,7 +71,7 @@ fn user(task: &View<'_>, mistakes: &mut Collector) -> Option<String> {
     let user = task.text("user")?;
     if user.is_empty() || user.contains(char::is_control) {
         let message = format!("\"{}\" is not a user name", user.escape_debug());
-        let cure = "write one that the agents know, or leave `user` out";
+        let cure = "write a user that the agents know, or leave `user` out";
         mistakes.add(task.place("user"), message, cure);
     }
     Some(user)
@@ -97,7 +97,7 @@ fn env(task: &View<'_>, ports: &[String], mistakes: &mut Collector) -> BTreeMap<
             }
             continue;
         };
-        let message = format!("`{}` names `{unknown}`, which there is not", entry.name);
+        let message = format!("`{}` has the unknown variable `{unknown}`", entry.name);
         let cure = "write `${index}`, `${attempt}`, `${port.NAME}` or `${hostname}`, or `$${` for a plain `${`";
         mistakes.add(entry.node.at, message, cure);
     }

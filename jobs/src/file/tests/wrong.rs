@@ -162,7 +162,7 @@ fn incompatible_fields_are_refused() {
         ),
         (
             "name = \"a\"\n[task]\ncommand = \"b\"\nenv = { N = \"${idx}\" }",
-            "4:13: `N` names `${idx}`, which there is not; write `${index}`, `${attempt}`, `${port.NAME}` or `${hostname}`, or `$${` for a plain `${`",
+            "4:13: `N` has the unknown variable `${idx}`; write `${index}`, `${attempt}`, `${port.NAME}` or `${hostname}`, or `$${` for a plain `${`",
         ),
         (
             "name = \"a\"\nports = [\"http\"]\n[task]\ncommand = \"b\"\nenv = { N = \"${port.https}\" }",
@@ -174,7 +174,7 @@ fn incompatible_fields_are_refused() {
         ),
         (
             "name = \"a\"\nkind = \"cron\"\n[task]\ncommand = \"b\"\n[cron]\nschedule = \"0 25 * * *\"\ntime_zone = \"UTC\"",
-            "6:12: \"25\" is no hour of a schedule; write numbers from 0 to 23, as `*`, `0`, `0-23` or `*/5`, with commas between",
+            "6:12: \"25\" is not a valid hour of a schedule; write numbers from 0 to 23, as `*`, `0`, `0-23` or `*/5`, with commas between",
         ),
         (
             "name = \"a\"\nkind = \"cron\"\n[task]\ncommand = \"b\"\n[cron]\nschedule = \"@daily\"\ntime_zone = \"Berlin\"",
@@ -197,7 +197,7 @@ fn incompatible_fields_are_refused() {
         (
             "name = \"a\"\n[task]\ncommand = \"b\"\n[gang]\n[volume]\nsize = \"1GB\"\npath = \"data\"",
             "4:1: the instances of a gang cannot have volumes: each would wait for the agents of all; remove [gang] or [volume]\n\
-             5:1: nothing can be reserved for the role `*`, and so no volume be made; write a `role` at the top of the file, as `role = \"data\"`",
+             5:1: the role `*` cannot have reservations, and so no volumes; write a `role` at the top of the file, as `role = \"data\"`",
         ),
     ]);
 }
@@ -342,11 +342,11 @@ fn impossible_job_is_refused_with_file() {
         ),
         (
             "name = \"a\"\n[task]\ncommand = \"b\"\nuser = \"\"",
-            "4:8: \"\" is not a user name; write one that the agents know, or leave `user` out",
+            "4:8: \"\" is not a user name; write a user that the agents know, or leave `user` out",
         ),
         (
             "name = \"a\"\n[task]\ncommand = \"b\"\nuser = \"no\\nbody\"",
-            "4:8: \"no\\nbody\" is not a user name; write one that the agents know, or leave `user` out",
+            "4:8: \"no\\nbody\" is not a user name; write a user that the agents know, or leave `user` out",
         ),
         (
             "name = \"a\"\n[task]\ncommand = \"b\"\nuris = [{ uri = \"u\", output_file = \"../x\" }]",

@@ -14,7 +14,7 @@ use super::{CACHE_BYTES, RECORDS, StoreError};
 
 /// The text of the marker for people; for the scheduler its existence is enough.
 const MARKER: &str =
-    "There are jobs in jobs.redb: without this file an empty one would be taken for a new one.\n";
+    "There are jobs in jobs.redb: without this file an empty store would count as a new store.\n";
 
 /// Opens or creates the file, readable by its owner only from now on, and reads all its records.
 pub(super) fn open(path: &Path) -> Result<(Database, Records), StoreError> {
