@@ -66,7 +66,7 @@ function Containers() {
   const rows = value.filter((one) => `${one.executor_id} ${one.framework_id} ${one.container_id}`.toLowerCase().includes(wanted));
   return html`<${Filter} label="Filter" hint="executor, framework or container" value=${filter} onInput=${setFilter} />
     <${Table} caption="Containers" columns=${columns} rows=${rows} id=${(one) => one.container_id}
-      empty=${filter ? "No container matches." : "Nothing runs on this agent."} sorted=${{ label: "Executor" }} />`;
+      empty=${filter ? "No container matches." : "No container runs on this agent."} sorted=${{ label: "Executor" }} />`;
 }
 
 function Use({ name, value, of }) {
@@ -132,7 +132,7 @@ function Log({ framework, executor, file }) {
       <label class="check"><input type="checkbox" checked=${isFollowed} onChange=${(event) => setFollowed(event.target.checked)} /> Follow</label>
       <a href=${url("files/download", { path: `${sandbox}/${file}` })} download>Download</a>
       ${size !== null && html`<span class="quiet">${size.toLocaleString("en")} bytes${begins > 0 ? `, shown from byte ${begins.toLocaleString("en")}` : ""}${isPart ? ", without output that came too fast to show" : ""}</span>`}</div>
-    ${error && html`<p class="trouble" role="alert">${error.status === 404 ? `There is no ${file} in this sandbox any more.` : error.message}</p>`}
+    ${error && html`<p class="trouble" role="alert">${error.status === 404 ? `The file ${file} no longer exists in this sandbox.` : error.message}</p>`}
     <pre class="log" tabindex="0" role="log" aria-label="${file} of ${executor}" ref=${box}>${text}</pre>
     ${size === 0 && html`<p class="quiet">The file is empty.</p>`}
     <${Command} text="meseta logs ${format.shellWord(executor)} --file=${format.shellWord(file)} --follow" />`;

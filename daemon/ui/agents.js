@@ -93,7 +93,7 @@ export function Agent({ id }) {
   const rights = useRights();
   if (!value) return html`<${Waiting} error=${error} />`;
   const agent = listed(value).find((one) => one.id === id);
-  if (!agent) return html`<p>The master knows no agent ${id}.</p>`;
+  if (!agent) return html`<p>Agent ${id} is unknown to the master.</p>`;
   const drain = agent.drain_info;
   const volumes = Object.values(agent.reserved_resources_full ?? {}).flat().filter((one) => one.disk?.persistence);
   const reservations = Object.entries(agent.reserved_resources ?? {});

@@ -59,7 +59,7 @@ async function ask(path, options) {
   }
   if (response.type === "opaqueredirect") {
     goToLeader();
-    throw new Failed("another one leads", 307, true);
+    throw new Failed("another daemon leads", 307, true);
   }
   told({ answeredAt: Date.now(), trouble: null, stale: response.headers.get("meseta-stale") });
   if (!response.ok) throw new Failed(messageOf(await response.text()) || response.statusText, response.status);
@@ -81,7 +81,7 @@ let standing;
 
 /**
  * What the daemon says of itself and of the others, whom the page names when this one does not answer. That costs it next to
- * nothing: while it is silent it is asked this again at once, and everything else when it is back or another one leads.
+ * nothing: while it is silent it is asked this again at once, and everything else when it is back or another daemon leads.
  */
 export async function askLeader() {
   try {
@@ -114,7 +114,7 @@ async function goToLeader() {
   if (connection.going) return;
   try {
     const leader = (await (await fetch("leader", { cache: "no-cache" })).json()).leader;
-    if (!leader || leader === location.host) return told({ trouble: "there is no leader at the moment" });
+    if (!leader || leader === location.host) return told({ trouble: "no leader at the moment" });
     // Until its lease is over, the others name the leader whose page did not answer.
     if (leader === left()) return told({ trouble: `${leader} leads but does not answer; waiting for the next leader` });
     told({ going: leader });

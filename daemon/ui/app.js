@@ -36,7 +36,7 @@ function part({ parts: [page = "", ...ids], query }, metrics, leader) {
     case "logs": return ["tasks", "Logs", html`<${OnAgent} key=${ids.join("/")} place=${ids} />`];
     case "events": return ["events", "Events", html`<${Events} />`];
     case "operate": return ["operate", "Operate", html`<${Operate} query=${query} />`];
-    default: return [null, "No such page", html`<p>There is no page ${page}. <a href="#/">Now</a> is where to start.</p>`];
+    default: return [null, "Unknown page", html`<p>The page ${page} does not exist. Start at <a href="#/">Now</a>.</p>`];
   }
 }
 

@@ -57,7 +57,7 @@ export function Framework({ id }) {
   const newest = usePoll(() => get("tasks", { framework_id: id, limit: SHOWN, order: "desc" }), [id]);
   if (!value) return html`<${Waiting} error=${error} />`;
   const framework = value.frameworks[0] ?? value.completed_frameworks[0];
-  if (!framework) return html`<p>The master knows no framework ${id}.</p>`;
+  if (!framework) return html`<p>Framework ${id} is unknown to the master.</p>`;
   const isOver = value.frameworks.length === 0;
   return html`
     <${Facts} items=${[

@@ -26,7 +26,7 @@ export function Job({ name, subscription }) {
     changed();
   };
   const history = usePoll(() => get(`${at}/history`), [at]).value;
-  if (error?.status === 404) return html`<p>There is no job ${name}. <a href="#/">All jobs</a></p>`;
+  if (error?.status === 404) return html`<p>Job ${name} does not exist. <a href="#/">All jobs</a></p>`;
   if (!job) return html`<${Waiting} error=${error} />`;
   const events = (history?.events ?? []).map((event, at) => ({ ...event, at })).reverse();
   const faults = events.filter((event) => event.task_id && FAULT.test(event.text));
@@ -44,7 +44,7 @@ export function Job({ name, subscription }) {
       job.last_failure && ["Last failure", failureText(job.last_failure)],
       job.update && ["Update", `${job.update.from} to ${job.update.to}: ${job.update.state}`],
     ]} />
-    ${job.obstacles?.length > 0 && html`<section><h2>What is in the way</h2><ul class="why">${job.obstacles.map((one) => html`<li>${one}</li>`)}</ul></section>`}
+    ${job.obstacles?.length > 0 && html`<section><h2>Obstacles</h2><ul class="why">${job.obstacles.map((one) => html`<li>${one}</li>`)}</ul></section>`}
     ${faults.length > 0 && html`<section><h2>Last failures</h2>
       <${Events} caption="Last failures" events=${faults} subscription=${subscription} /></section>`}
     <section><h2>Instances</h2><${Pages} of="instances" from=${job.from} size=${PAGE} shown=${job.tasks.length} total=${job.tasks_total} turn=${turn} />
@@ -105,7 +105,7 @@ function Instances({ tasks, subscription }) {
     { label: "Since", value: (task) => task.since, cell: (task) => html`<time title=${format.time(task.since)}>${format.ago(task.since)}</time>` },
     { label: "Message", kind: "text", cell: (task) => task.message },
   ];
-  return html`<${Table} caption="Instances" columns=${columns} rows=${tasks} id=${(task) => task.task_id} empty="No task of it is there." />`;
+  return html`<${Table} caption="Instances" columns=${columns} rows=${tasks} id=${(task) => task.task_id} empty="The job has no tasks." />`;
 }
 
 function Events({ caption, events, subscription }) {
@@ -115,7 +115,7 @@ function Events({ caption, events, subscription }) {
     { label: "Logs", cell: (event) => html`<${LogsOf} id=${event.task_id} agent=${event.agent_id} subscription=${subscription} />` },
     { label: "What", kind: "text", cell: (event) => event.text },
   ];
-  return html`<${Table} caption=${caption} columns=${columns} rows=${events} id=${(event) => event.at} empty="Nothing since the scheduler started." />`;
+  return html`<${Table} caption=${caption} columns=${columns} rows=${events} id=${(event) => event.at} empty="No events since the start of the scheduler." />`;
 }
 
 function Versions({ versions }) {
@@ -158,7 +158,7 @@ function idOf(job, index) {
 function changes(at, job, history, withVolumes) {
   const name = word(job.full);
   const earlier = history.versions.filter((one) => !one.current).map((one) => String(one.version)).reverse();
-  const lost = `The job and its versions are forgotten${volumesOf(job).length > 0 ? ", and its volumes destroyed with what is in them" : ""}.`;
+  const lost = `The job and its versions are forgotten${volumesOf(job).length > 0 ? ", and its volumes are destroyed with their data" : ""}.`;
   const change = (action, body) => send("POST", `${at}/${action}`, body);
   return [
     job.update?.state === "canary" && {
@@ -202,14 +202,14 @@ function changes(at, job, history, withVolumes) {
         await change("rebalance", {});
         const { events } = await get(`${at}/history`);
         const last = events.filter((event) => event.text.startsWith("to be rebalanced: ")).pop();
-        return last ? `Taken: ${last.text.slice("to be rebalanced: ".length)}.` : "Taken by the scheduler.";
+        return last ? `Accepted: ${last.text.slice("to be rebalanced: ".length)}.` : "Accepted by the scheduler.";
       },
     },
     withVolumes.length > 0 && {
       id: "release", title: "Destroy a volume",
       fields: [{ name: "index", label: "Index", choices: withVolumes }],
       command: ({ index }) => `meseta job release ${name} ${index}`,
-      asks: ({ index }) => `Destroy the volume of instance ${index} of ${job.name}, with what is in it? The instance begins anew with an empty one.`,
+      asks: ({ index }) => `Destroy the volume of instance ${index} of ${job.name}, with its data? The instance starts again with an empty volume.`,
       verb: "Destroy",
       run: async ({ index }) => {
         const id = idOf(job, index);

@@ -41,19 +41,19 @@ export function Jobs({ subscription }) {
     { label: "Healthy or done", number: true, value: done, cell: (job) => format.number(done(job)) },
     { label: "Failed", number: true, value: (job) => job.failed, cell: (job) => format.number(job.failed) },
     { label: "Version", number: true, value: (job) => job.version, cell: (job) => job.version },
-    { label: "What is in the way", kind: "text", cell: (job) => job.why },
+    { label: "Obstacle", kind: "text", cell: (job) => job.why },
   ];
   return html`
     <${Connected} ...${subscription} />
     <${Filter} label="Filter" hint="name, kind, role, state" value=${filter} onInput=${setFilter} />
     <${Table} caption="Jobs" columns=${columns} rows=${rows} id=${(job) => `${job.role}/${job.name}`}
-      empty=${filter ? "No job matches." : html`There are no jobs. <code>meseta run FILE</code> submits one.`} sorted=${{ label: "State" }} />`;
+      empty=${filter ? "No job matches." : html`No jobs. <code>meseta run FILE</code> submits a job.`} sorted=${{ label: "State" }} />`;
 }
 
 /** Without a master nothing is launched, and what is shown of tasks is from before. */
 function Connected({ subscribed, master, framework_id: id }) {
   if (subscribed === false) {
-    return html`<p class="trouble" role="alert">No master takes the subscription${master && ` (the last one was ${master})`}: nothing is launched, and tasks may have ended meanwhile.</p>`;
+    return html`<p class="trouble" role="alert">No master accepts the subscription${master && ` (the last master was ${master})`}: the scheduler launches nothing, and tasks may have ended since.</p>`;
   }
   return id && html`<${Facts} items=${[
     ["Master", html`<a href="${master}/">${master}</a>`],

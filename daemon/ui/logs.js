@@ -19,7 +19,7 @@ export function OnAgent({ place: [agentId, framework, executor, file = "stderr"]
   if (!value) return html`<${Waiting} error=${error} />`;
   return html`
     ${to
-      ? html`<p>Going to <a href=${to}>${file} on ${format.hostPort(agent.hostname, agent.port)}</a>. If this browser cannot reach that agent, a machine that can may run:</p>`
-      : html`<p>The agent ${agentId} is not registered now, so that its files cannot be read.</p>`}
+      ? html`<p>Going to <a href=${to}>${file} on ${format.hostPort(agent.hostname, agent.port)}</a>. If this browser cannot reach the agent, run this on a machine that can:</p>`
+      : html`<p>Agent ${agentId} is not registered, so its files are unavailable.</p>`}
     <${Command} text="meseta logs ${format.shellWord(executor)} --file=${format.shellWord(file)}" />`;
 }

@@ -74,7 +74,7 @@ export function Machine() {
       ["Oversubscription", valueOf(all, "oversubscribed_stopped") === 1 ? "stopped by the controller" : "not stopped"],
     ]} />
     <section><h2>Pressure</h2>
-      <${Plot} label="Percent of the last ten seconds in which something waited for it" series=${kept.current.pressure}
+      <${Plot} label="Percent of the last ten seconds in which a process waited for the resource" series=${kept.current.pressure}
         labels=${["cpu", "memory", "io"]} unit="%" max=${100} version=${at} /></section>
     <section><h2>Estimates against use</h2><${Estimates} all=${all} />
       <${Plot} label="CPUs: busy, and of the estimator's forecast used, peak, and total to be oversubscribed" series=${kept.current.estimates}
@@ -119,7 +119,7 @@ function Corrections({ all, recent }) {
     ...columns.slice(0, 2),
     { label: "Times", number: true, cell: (row) => format.number(row.times) },
   ];
-  return html`<${Table} caption="Corrections" columns=${columns} rows=${rows} id=${(row) => `${row.detector} ${row.action}`} empty="No controller has corrected anything." />
+  return html`<${Table} caption="Corrections" columns=${columns} rows=${rows} id=${(row) => `${row.detector} ${row.action}`} empty="No corrections since the start of the agent." />
     <h3>Since this page was opened</h3>
     <${Table} caption="Recent corrections" columns=${seen} rows=${recent} id=${(row) => `${row.at} ${row.detector} ${row.action}`} empty="None." />`;
 }

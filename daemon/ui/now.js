@@ -25,7 +25,7 @@ export function Now({ metrics, leader }) {
       ? html`<${Counts} counts=${counts} leader=${leader.value} />
         <section aria-labelledby="resources"><h2 id="resources">Resources</h2>
           <${Resources} counts=${counts} roles=${roles.value?.roles ?? []} used=${past.value?.used ?? {}} /></section>`
-      : html`<p class="quiet">The figures of the whole cluster are not shown: they need the permission get_endpoints for /metrics/snapshot.</p>`}
+      : html`<p class="quiet">The figures of the whole cluster need the permission get_endpoints for /metrics/snapshot.</p>`}
     <section aria-labelledby="failing"><h2 id="failing">Failing tasks</h2>
       ${tasks.value
         ? html`<${Failing} tasks=${failing} />`
@@ -60,7 +60,7 @@ function Masters({ masters, leader, role }) {
     { label: "Master", cell: (master) => (master === location.host ? master : html`<a href="//${master}/">${master}</a>`) },
     { label: "Role", cell: (master) => html`<${State} name=${master === leader ? role : "following"} />` },
   ];
-  return html`<${Table} caption="Masters" columns=${columns} rows=${masters} id=${(master) => master} empty="None is known." />`;
+  return html`<${Table} caption="Masters" columns=${columns} rows=${masters} id=${(master) => master} empty="No master is known." />`;
 }
 
 /** What of a resource is held by whom, from the master's metrics and the reservations of roles. */
@@ -80,7 +80,7 @@ function Resources({ counts, roles, used }) {
   const hasRevocable = rows.some(([, share]) => share.revocable > 0);
   const cell = (name, kind, value) => html`<td class="number" data-of="${name}.${kind}">${format.amount(name, value)}</td>`;
   return html`<div class="scroll"><table class="resources">
-    <caption class="hidden">Each resource of the cluster by what holds it</caption>
+    <caption class="hidden">Resources of the cluster by use</caption>
     <thead><tr><th scope="col">Resource</th><th scope="col" class="wide">Share</th>
       <th scope="col" class="number"><span class="key allocated" aria-hidden="true"></span>Allocated</th>
       <th scope="col" class="number"><span class="key offered" aria-hidden="true"></span>Offered</th>

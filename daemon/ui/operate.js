@@ -179,7 +179,7 @@ export function Operate({ query }) {
   const { slaves = [] } = usePoll(() => get("slaves", { limit: SUGGESTED }), [], 300).value ?? {};
   const { frameworks = [] } = usePoll(() => get("state-summary", { slaves: false }), [], 300).value ?? {};
   const permitted = FORMS.map(([title, forms]) => [title, forms.filter(isPermitted(rights))]).filter(([, forms]) => forms.length > 0);
-  if (permitted.length === 0) return html`<p>${rights.principal ?? "A reader without a name"} may change nothing here.</p>`;
+  if (permitted.length === 0) return html`<p>${rights.principal ?? "A reader without a name"} has no permission to change anything here.</p>`;
   return html`
     <datalist id="agents">${slaves.map((one) => html`<option value=${one.id}>${format.hostPort(one.hostname, one.port)}</option>`)}</datalist>
     <datalist id="frameworks">${frameworks.slice(0, SUGGESTED).map((one) => html`<option value=${one.id}>${one.name}</option>`)}</datalist>

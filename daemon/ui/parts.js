@@ -75,23 +75,23 @@ class Content extends Component {
 function Connection() {
   const { answeredAt, trouble, stale, going, late } = useConnection();
   const age = format.span((Date.now() - answeredAt) / 1000);
-  if (going) return html`<p class="connection bad" role="status">Going to the one that leads, ${going}</p>`;
+  if (going) return html`<p class="connection bad" role="status">Going to the leader, ${going}</p>`;
   if (trouble) {
     return html`<p class="connection bad" role="status">
-      Disconnected: ${trouble}. What is shown is ${age} old; trying again.<${Others} /></p>`;
+      Disconnected: ${trouble}. The shown data is ${age} old; retrying.<${Others} /></p>`;
   }
   if (late) {
     return html`<p class="connection bad" role="status">
-      Some of what is shown is as of ${format.time(late.at / 1000)}: ${explained(late.error)}</p>`;
+      Some of the shown data is from ${format.time(late.at / 1000)}: ${explained(late.error)}</p>`;
   }
-  if (stale) return html`<p class="connection bad" role="status">May be behind: ${stale}</p>`;
+  if (stale) return html`<p class="connection bad" role="status">The shown data may be outdated: ${stale}</p>`;
   return html`<p class="connection" role="status">Connected to ${location.host}</p>`;
 }
 
 /** The others, where this one may be gone for good: their pages are the same. */
 function Others() {
   const { others } = connection;
-  return others.length > 0 && html` The others: ${others.map((other) => html`<a href=${otherPage(other)}>${other}</a> `)}`;
+  return others.length > 0 && html` Other addresses: ${others.map((other) => html`<a href=${otherPage(other)}>${other}</a> `)}`;
 }
 
 /** What is shown before there is an answer, and what is wrong with one. */

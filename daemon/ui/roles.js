@@ -71,7 +71,7 @@ export function Role({ name, metrics }) {
           ["Reserved", format.resources(role.reserved)],
           ["Dominant share", `${format.percent(share)}${resource ? ` of ${resource}` : ""}`],
         ]} />`
-      : html`<p class="quiet">No framework is subscribed in this role, and nothing is set for it.</p>`}
+      : html`<p class="quiet">No framework is subscribed to this role, and the role has no settings.</p>`}
     <${Why} title="Why is ${name} waiting?" parameters=${{ role: name }} command="meseta explain --role=${format.shellWord(name)}" />
     ${role && role.frameworks.length > 0 && html`<section><h2>Frameworks</h2><ul>
       ${role.frameworks.map((id) => html`<li><a href=${link("frameworks", id)}>${id}</a></li>`)}</ul></section>`}`;
@@ -101,7 +101,7 @@ export function Why({ title, parameters, command }) {
 
 /** One sentence for each reason, the one of most agents first. Of very many agents only the first are explained. */
 export function sentences(explanations, total) {
-  if (explanations.length === 0) return ["No framework waits: none asks for resources here, or no agent exists."];
+  if (explanations.length === 0) return ["No framework waits: no framework requests resources here, or no agent exists."];
   const agents = new Set(explanations.map((one) => one.slave_id)).size;
   const reasons = new Map();
   for (const { reason, slave_id: agent, blocked } of explanations) {

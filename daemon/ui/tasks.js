@@ -43,7 +43,7 @@ export function Tasks({ query }) {
   };
   const shown = value.tasks.slice(0, PAGE);
   const tasks = shown.filter(fits);
-  const none = offset > 0 ? "There are no older tasks." : "There are no tasks.";
+  const none = offset > 0 ? "No older tasks." : "No tasks.";
   const page = (at) => url(link("tasks"), { offset: at || undefined });
   return html`
     <div class="bar-of-tools"><${Filter} label="Filter" hint="name, state, role, id" value=${filter} onInput=${setFilter} />
@@ -59,7 +59,7 @@ export function Task({ framework, id }) {
   const { value, error } = usePoll(() => get("tasks", { framework_id: framework, task_id: id }), [framework, id], 3);
   const task = value?.tasks[0];
   if (!value) return html`<${Waiting} error=${error} />`;
-  if (!task) return html`<p>The master knows no task ${id} of framework ${framework}; it may have been long ago.</p>`;
+  if (!task) return html`<p>Task ${id} of framework ${framework} is unknown to the master; it may have ended long ago.</p>`;
   const word = format.shellWord(task.id);
   return html`
     <p class="lead">${task.name} <${State} name=${task.state} /> <${Logs} task=${task} /></p>
@@ -89,5 +89,5 @@ function Course({ statuses }) {
     { label: "Reason", cell: (row) => (row.reason ?? "").replace("REASON_", "").toLowerCase().replaceAll("_", " ") },
     { label: "Message", kind: "text", cell: (row) => row.message ?? "" },
   ];
-  return html`<${Table} caption="Course of the task" columns=${columns} rows=${rows} id=${(row) => row.at} empty="No status has come yet." />`;
+  return html`<${Table} caption="Course of the task" columns=${columns} rows=${rows} id=${(row) => row.at} empty="No status yet." />`;
 }

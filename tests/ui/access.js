@@ -63,7 +63,7 @@ async function reader(page, shut) {
   await page.getByText("they need the permission get_endpoints").waitFor();
   await page.getByText("None of the last 200 tasks failed.").waitFor();
   await show("operate", "Operate");
-  await page.getByText("reader may change nothing here.").waitFor();
+  await page.getByText("reader has no permission to change anything here.").waitFor();
   assert.equal(await page.locator("form").count(), 0);
   assert.deepEqual(problems, [], "nothing was asked for that is refused");
 }

@@ -14,7 +14,7 @@ export async function nextLeader(context, several) {
     await page.goto(`http://${leader}/#/agents`);
     await page.getByRole("table", { name: "Agents" }).waitFor();
     several.kill(leader.split(":")[1]);
-    await page.getByText(/Disconnected|Going to the one that leads/).waitFor();
+    await page.getByText(/Disconnected|Going to the leader/).waitFor();
     // The one that was killed is started again, and may be elected again.
     await eventually("the page of the next leader", async () => {
       const { leader: next } = await several.leads();
@@ -46,7 +46,7 @@ export async function goneForGood(context, several) {
     several.process.kill("SIGSTOP");
     try {
       several.kill(leader.split(":")[1]);
-      await page.getByText(/Disconnected: .*The others:/).waitFor();
+      await page.getByText(/Disconnected: .*Other addresses:/).waitFor();
       const others = page.locator(".connection a");
       assert.deepEqual(await others.allTextContents(), masters.filter((one) => one !== leader));
       // At once: until the lease is over, that one names the one that is gone.
@@ -228,7 +228,7 @@ export async function lastTasks(context, cluster) {
     await page.getByText("201 to 400, newest first").waitFor();
     assert.equal(await older.count(), 0);
     await open("tasks?offset=400", "Tasks");
-    await page.getByText("There are no older tasks.").waitFor();
+    await page.getByText("No older tasks.").waitFor();
   });
 }
 
@@ -263,7 +263,7 @@ export async function lateAnswers(context, cluster) {
     await page.getByRole("table", { name: "Failing tasks" }).waitFor();
     await page.getByText("Connected to").waitFor();
     answers["/tasks"] = () => ({ status: 500, body: "out of order" });
-    const late = page.getByText(/Some of what is shown is as of .*: out of order/);
+    const late = page.getByText(/Some of the shown data is from .*: out of order/);
     await late.waitFor();
     // The answers to other questions do not say that this one is fresh.
     const others = () => asked.filter(({ path }) => path === "/leader").length;
@@ -272,13 +272,13 @@ export async function lateAnswers(context, cluster) {
     assert.ok(await late.isVisible());
     assert.ok(await page.getByRole("table", { name: "Failing tasks" }).isVisible(), "what was shown stays");
     answers["/tasks"] = () => ({ status: 503, body: "too many wait" });
-    await page.getByText(/Some of what is shown is as of .*: too many wait/).waitFor();
+    await page.getByText(/Some of the shown data is from .*: too many wait/).waitFor();
     const from = asked.length;
     await page.waitForTimeout(10_000);
     const times = asked.slice(from).filter(({ path }) => path === "/tasks").length;
     assert.ok(times <= 3, `asked ${times} times in 10 s`);
     answers["/tasks"] = () => null;
-    await page.getByText(/Some of what is shown is as of .*: no answer/).waitFor({ timeout: 60_000 });
+    await page.getByText(/Some of the shown data is from .*: no answer/).waitFor({ timeout: 60_000 });
     assert.equal(await page.getByText("Disconnected").count(), 0, "others are answered");
     await open("agents", "Agents");
     await page.getByText("Connected to").waitFor();

@@ -150,7 +150,7 @@ export async function rebalanced(page, cluster) {
   const form = page.locator("#form-rebalance");
   await form.waitFor();
   assert.ok((await form.locator("code").first().textContent()).includes("meseta job rebalance wide"));
-  await change(page, "rebalance", "Rebalance", /^Taken: .*(moves?|allow)\.$/);
+  await change(page, "rebalance", "Rebalance", /^Accepted: .*(moves?|allow)\.$/);
   const { events } = await cluster.jobs("jobs/wide/history");
   assert.ok(events.some((event) => event.text.startsWith("to be rebalanced: ")), JSON.stringify(events));
 }
@@ -256,14 +256,14 @@ export async function schedulerGoneForGood(context, schedulers) {
     const { leader, schedulers: all } = await schedulers.leads();
     await page.goto(`http://${leader}/`);
     await page.getByText(/Connected to/).waitFor();
-    await page.getByText("There are no jobs").waitFor();
+    await page.getByText("No jobs.").waitFor();
     schedulers.kill(leader);
-    await page.getByText(/Disconnected: .*The others:/).waitFor();
+    await page.getByText(/Disconnected: .*Other addresses:/).waitFor();
     const others = page.locator(".connection a");
     assert.deepEqual(await others.allTextContents(), all.filter((one) => one !== leader));
     // At once: until the lease is over, that one names the one that is gone.
     await others.first().click();
-    await page.getByText("There are no jobs").waitFor({ timeout: 60_000 });
+    await page.getByText("No jobs.").waitFor({ timeout: 60_000 });
     await page.getByText(/Connected to/).waitFor();
     assert.notEqual(new URL(page.url()).host, leader);
   } finally {

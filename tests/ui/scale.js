@@ -118,7 +118,7 @@ await cluster(async (master, pid) => {
     const asked = counted(page);
     const from = performance.now();
     await page.goto(`http://${master}/`);
-    await page.getByRole("table", { name: "Each resource of the cluster by what holds it" }).waitFor({ timeout: 60_000 });
+    await page.getByRole("table", { name: "Resources of the cluster by use" }).waitFor({ timeout: 60_000 });
     const whole = performance.now() - from;
     const paint = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0]?.startTime);
     console.log(`first paint after ${Math.round(paint)} ms, the resources after ${Math.round(whole)} ms`);

@@ -263,7 +263,7 @@ async function disconnected() {
   await page.getByText("Connected to").waitFor();
   await breaking(async () => {
     await page.context().setOffline(true);
-    await page.getByText(/Disconnected: .* old; trying again/).waitFor();
+    await page.getByText(/Disconnected: .* old; retrying/).waitFor();
     assert.ok(await page.getByRole("table", { name: "Failing tasks" }).isVisible(), "what was shown stays");
     await page.context().setOffline(false);
     await page.getByText("Connected to").waitFor();
