@@ -62,7 +62,7 @@ pub enum AclError {
     },
     #[error("{location}: '{path}' has no authorization; known paths are: {}", PATHS.join(", "))]
     Path { location: String, path: String },
-    #[error("{location}: the role '{role}' is neither a role nor, as `a/%`, all roles below one")]
+    #[error("{location}: '{role}' is neither a role nor, as `a/%`, all roles below a role")]
     Role { location: String, role: String },
     #[error("`{key}` has more than {ENTRIES_MAX} entries")]
     TooMany { key: String },

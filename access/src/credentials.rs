@@ -87,7 +87,8 @@ pub struct Credentials {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
     #[error(
-        "it is neither JSON of the form {{\"credentials\": [{{\"principal\": ..., \"secret\": ...}}]}} nor lines of `principal hash`{0}"
+        "the file is neither JSON of the form {{\"credentials\": [{{\"principal\": ..., \
+         \"secret\": ...}}]}} nor lines of `principal hash`{0}"
     )]
     Syntax(String),
     #[error("the secret of '{principal}' {reason}")]

@@ -54,7 +54,7 @@ pub(crate) fn start() -> anyhow::Result<Verbosity> {
             .map_err(anyhow::Error::from)
             .and_then(|filter| Ok(handle.reload(filter)?));
         if let Err(error) = applied {
-            tracing::error!(%error, level, "the logging level cannot be changed");
+            tracing::error!(%error, level, "failed to change the logging level");
         }
     })))
 }

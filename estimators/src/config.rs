@@ -75,7 +75,10 @@ pub enum ConfigError {
     },
     #[error("{module}: {why}")]
     Contradiction { module: &'static str, why: String },
-    #[error("parameters for {first:?} and for {second:?}, which are the same module")]
+    #[error(
+        "parameters for {first:?} and for {second:?}, two names of one module: keep one of \
+        them"
+    )]
     Ambiguous { first: String, second: String },
     #[error("{0:?} is the address of another process, not a built-in module")]
     Remote(String),

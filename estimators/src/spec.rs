@@ -159,14 +159,14 @@ impl EstimatorSpec {
             return Err(wrong("only max takes estimators in parentheses"));
         }
         if depth == 0 {
-            return Err(wrong("it is nested too deeply"));
+            return Err(wrong("parentheses are nested too deeply"));
         }
         let inner = arguments
             .strip_suffix(')')
-            .ok_or_else(|| wrong("a ) is missing at its end"))?;
-        let parts = split_arguments(inner).ok_or_else(|| wrong("its parentheses do not match"))?;
+            .ok_or_else(|| wrong("a ) is missing at the end"))?;
+        let parts = split_arguments(inner).ok_or_else(|| wrong("parentheses do not match"))?;
         if parts.len() > MEMBERS_MAX {
-            return Err(wrong("it has too many members"));
+            return Err(wrong("max has too many members"));
         }
         let members = parts
             .into_iter()

@@ -18,10 +18,7 @@ pub enum CommandLineError {
          reservation with DYNAMIC type in the resources JSON: {0}"
     )]
     DynamicReservation(Resource),
-    #[error(
-        "'{name}' must be {}, not of type {found}: nobody could be offered it",
-        right_kind(name)
-    )]
+    #[error("'{name}' must be {}, not of type {found}", right_kind(name))]
     Kind {
         name: ResourceName,
         found: ValueKind,

@@ -196,7 +196,7 @@ impl Conversion {
         let more = more.ok_or_else(|| refused("there must be more than 0"))?;
         if strip(volume)?.compare_thing(addition).is_ne() || addition.is_exclusive() {
             return Err(refused(
-                "it must be of the same disk, reserved and allocated alike",
+                "both must be of the same disk, with the same reservation and allocation",
             ));
         }
         let grown = volume.with_value(Value::Scalar(size + more));

@@ -60,7 +60,7 @@ async function reader(page, shut) {
   assert.equal(await page.getByText("Drain or reserve").count(), 0);
   assert.equal(await page.getByRole("link", { name: "Operate" }).count(), 0);
   await show("", "Now");
-  await page.getByText("they need the permission get_endpoints").waitFor();
+  await page.getByText("need the permission get_endpoints").waitFor();
   await page.getByText("None of the last 200 tasks failed.").waitFor();
   await show("operate", "Operate");
   await page.getByText("reader has no permission to change anything here.").waitFor();

@@ -239,7 +239,7 @@ export async function lostAgents(context, cluster) {
   const answers = { "/slaves": () => ({ json: { slaves: [], recovered_slaves: [awaited], ...lost, total: 403 } }) };
   await answeredBy(context, cluster, answers, async ({ page, open, asked }) => {
     await open("logs/lost-S1/framework/executor/stderr", "Logs");
-    await page.getByText("is not registered now").waitFor();
+    await page.getByText("is not registered, so its files").waitFor();
     await open("tasks", "Tasks");
     await page.getByRole("table", { name: "Tasks" }).waitFor();
     await open("agents/lost-S1", "Agent");

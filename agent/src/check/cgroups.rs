@@ -127,7 +127,7 @@ pub(super) fn evaluate_host(host: &Host, facts: &CgroupFacts, flags: &Flags) -> 
     if host.mode == Mode::Unified && facts.systemd {
         findings.push(if flags.systemd_enable_support {
             Finding::fine(
-                "systemd: containers live in a scope of their own, restarts do not touch them",
+                "systemd: containers run in a separate scope, and survive restarts of the agent",
             )
         } else {
             Finding::warning(
@@ -214,7 +214,8 @@ fn evaluate_controllers(host: &Host, facts: &CgroupFacts) -> Vec<Finding> {
                 (
                     format!("controller {name} is missing: no {purpose}"),
                     format!(
-                        "remove cgroup_disable={name} from the kernel's command line, and mount it"
+                        "remove cgroup_disable={name} from the kernel's command line, and mount \
+                         the controller"
                     ),
                 )
             }

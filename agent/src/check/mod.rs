@@ -322,7 +322,7 @@ fn check_advertised(flags: &Flags) -> Option<Finding> {
     is_out_of_reach(advertised, &masters, &is_of_this_machine).then(|| {
         Finding::warning(
             format!("the agent would advertise {advertised}, and its master is on another machine"),
-            "give --ip, or --advertise_ip, an address at which other machines reach this one",
+            "give --ip or --advertise_ip an address at which other machines reach this machine",
         )
     })
 }
@@ -351,7 +351,7 @@ fn evaluate_folder(flag: &str, folder: &Folder, lasting: bool) -> Vec<Finding> {
     let path = folder.path.display();
     if !folder.writable {
         return vec![Finding::problem(
-            format!("--{flag}={path} cannot be written"),
+            format!("failed to write to --{flag}={path}"),
             format!("make it writable for this user, or give another --{flag}"),
         )];
     }
@@ -407,7 +407,7 @@ fn evaluate_flags(flags: &Flags) -> Vec<Finding> {
     let configuration = configuration::read(flags);
     let misnamed = configuration.iter().flat_map(Configuration::misnamed);
     let misnamed: Vec<_> = misnamed
-        .map(|text| Finding::warning(text, "correct the name, or leave it"))
+        .map(|text| Finding::warning(text, "correct the name, or ignore this warning"))
         .collect();
     let kinds = configuration.as_ref().ok();
     let kinds = kinds.and_then(|configuration| configuration.check_kinds(0).err());

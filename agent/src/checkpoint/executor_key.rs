@@ -27,7 +27,7 @@ pub enum KeyError {
     #[error("failed to read the key of executors' tokens")]
     Read(#[source] FileError),
     /// Written by a later version of the agent.
-    #[error("{path} is of version {version}: start the newer agent that wrote it")]
+    #[error("{path} has version {version}: start the newer agent that wrote it")]
     Newer { path: PathBuf, version: u32 },
     /// A new key cannot be saved.
     #[error("failed to write the key of executors' tokens to {path}")]

@@ -106,8 +106,9 @@ pub enum ReadError {
     Newer { path: PathBuf, version: u32 },
     /// The link to the agent is damaged, and more than one agent has records.
     #[error(
-        "{link} does not say which agent this is, and several have records of running tasks ({}): make it a link to the one that \
-         ran last (ln -sfn AGENT {link}), or remove it to come back as a new agent (its tasks will be ended)",
+        "{link} does not identify the agent, and several agents have records of running tasks \
+         ({}): link it to the agent that ran last (ln -sfn AGENT {link}), or remove it to start \
+         as a new agent, which ends these tasks",
         agents.join(", ")
     )]
     UnknownAgent { link: PathBuf, agents: Vec<String> },

@@ -50,9 +50,9 @@ pub enum ConfigurationError {
     },
     /// The value of `--resources` contradicts the existing reservations and volumes.
     #[error(
-        "the resources {given} do not hold {missing}, of which this agent has made reservations or \
-         volumes ({checkpointed}): give at least what it had before, or, to lose them, move {path} \
-         away"
+        "the resources {given} lack {missing}, which reservations or volumes of this agent use \
+         ({checkpointed}): give at least the earlier resources, or move {path} away to lose the \
+         reservations and volumes"
     )]
     Checkpointed {
         /// The resources in the configuration.
@@ -74,9 +74,9 @@ pub enum ConfigurationError {
     Hostname(String),
     /// The recorded configuration of the agent is unreadable.
     #[error(
-        "the {what} that this agent was registered with cannot be read ({why}): start the \
-         version that wrote it, or remove {latest} to come back as a new agent (its tasks will \
-         be ended)"
+        "failed to read the {what} that this agent was registered with ({why}): start the \
+         version that wrote the record, or remove {latest} to start as a new agent, which ends \
+         its tasks"
     )]
     UnreadableRecord {
         what: &'static str,
@@ -86,9 +86,9 @@ pub enum ConfigurationError {
     },
     /// The recorded configuration does not match the new one.
     #[error(
-        "this agent was registered with other {what} ({before}) than it has now ({now}), which \
-         --reconfiguration_policy={policy} does not allow: restore them, or remove \
-         {latest} to come back as a new agent (its tasks will be ended)"
+        "the {what} of this agent changed from {before} to {now}, which \
+         --reconfiguration_policy={policy} does not allow: restore the earlier value, or remove \
+         {latest} to start as a new agent, which ends its tasks"
     )]
     Incompatible {
         what: &'static str,

@@ -93,7 +93,7 @@ pub(super) async fn attach_input(
             frame = body.frame(), if is_read => match frame {
                 None => is_open = false,
                 // The client is lost, and with it the data that waits.
-                Some(Err(_)) => return Err(bad("The body could not be read")),
+                Some(Err(_)) => return Err(bad("Failed to read the body")),
                 Some(Ok(frame)) => if let Some(bytes) = frame.data_ref() {
                     records.push(bytes)?;
                 },

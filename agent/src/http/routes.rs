@@ -135,7 +135,8 @@ static LIBPROCESS: Route = Route::open(
         Box::pin(async {
             Err(Reply::text(
                 StatusCode::NOT_IMPLEMENTED,
-                "This agent speaks to its master over gRPC; frameworks use /api/v1/scheduler of the master",
+                "Agents and masters communicate over gRPC; frameworks use /api/v1/scheduler of \
+                 the master",
             ))
         })
     },

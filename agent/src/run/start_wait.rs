@@ -83,7 +83,8 @@ impl StartWait {
                 done = &mut work => {
                     if waited > Duration::ZERO {
                         self.report.set_silence(Duration::ZERO);
-                        warn!(path = %self.work_dir.display(), doing, "the disk of the work directory answers again; the start goes on");
+                        warn!(path = %self.work_dir.display(), doing, "the disk of the work \
+                            directory answers again; continuing the start");
                     }
                     return Some(done);
                 }

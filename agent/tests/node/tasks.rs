@@ -172,7 +172,7 @@ fn small_limits_work_invalid_are_refused() {
     }
     let refused = world.run_refused(&mut link, long);
     assert!(
-        refused.contains("its host name has 70 bytes, and may have 64"),
+        refused.contains("its host name has 70 bytes, more than 64"),
         "{refused}"
     );
 }

@@ -45,7 +45,8 @@ pub(crate) enum Refusal {
         source: Box<toml::de::Error>,
     },
     #[error(
-        "{path}: `config` cannot be in the file that it names: give it on the command line, or as MESETA_CONFIG in the environment"
+        "{path}: a configuration file cannot set `config`: give it on the command line, or as \
+         MESETA_CONFIG in the environment"
     )]
     ConfigItself { path: PathBuf },
     #[error("{path}: `{key}` is not a flag of `meseta {daemon}`{hint}")]

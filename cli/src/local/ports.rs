@@ -109,7 +109,8 @@ fn check(ports: Ports, is_free: &impl Fn(u16) -> bool) -> anyhow::Result<()> {
     let fixed = ports.fixed()?;
     if let Some(port) = shared(&fixed) {
         bail!(
-            "two daemons would have port {port}: --port, --agent_port and --scheduler_port are too near to each other"
+            "two daemons would use port {port}: give --port, --agent_port and --scheduler_port \
+             further apart"
         );
     }
     let taken = fixed.into_iter().filter(|port| !is_free(*port));
@@ -199,7 +200,7 @@ mod tests {
         };
         let text = said(shared, &[]).expect("refused");
         assert!(
-            text.starts_with("two daemons would have port 5070"),
+            text.starts_with("two daemons would use port 5070"),
             "{text}"
         );
     }

@@ -484,7 +484,7 @@ impl Job {
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.output_lost, true) {
-                    terminal::note!("the task's output cannot be copied now: {error:#}");
+                    terminal::note!("failed to copy the task's output: {error:#}");
                 }
                 false
             }

@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 const AGENTS: &str = "`meseta agents` lists the agents by id and host name";
-const FRAMEWORKS: &str = "`meseta frameworks` lists those that are subscribed";
+const FRAMEWORKS: &str = "`meseta frameworks` lists the subscribed frameworks";
 
 const ANOTHER_DAEMON: &str = "a server of another kind seems to answer there: --master \
     (MESETA_MASTER) names a \
@@ -21,12 +21,15 @@ const BY_WORDS: &[(&str, &str)] = &[
     ("No agent found", AGENTS),
     ("Unknown agent", AGENTS),
     ("There is no agent", AGENTS),
-    ("there is no job", "`meseta jobs` lists them"),
+    ("there is no job", "`meseta jobs` lists the jobs"),
     (
         "is not being updated",
         "`meseta job status NAME` shows its state",
     ),
-    ("has no version", "`meseta job history NAME` lists them"),
+    (
+        "has no version",
+        "`meseta job history NAME` lists the versions",
+    ),
     // Every daemon of its kind has the endpoints that verbs use.
     ("404 Not Found.", ANOTHER_DAEMON),
     ("/openapi.json says what there is", ANOTHER_DAEMON),
@@ -41,10 +44,7 @@ const BY_WORDS: &[(&str, &str)] = &[
         "Unknown role",
         "the master accepts only the roles in its --roles",
     ),
-    (
-        "has no quota set",
-        "`meseta quota` shows which roles have one",
-    ),
+    ("has no quota set", "`meseta quota` lists the quotas"),
     (
         "quota hierarchy would not be sound",
         "the guarantee of a role must cover the guarantees of the roles below: set the upper role first, and remove the lower roles first",
@@ -76,7 +76,8 @@ const BY_WORDS: &[(&str, &str)] = &[
     ),
     (
         SPEAKS_TLS,
-        "give --ca=FILE (or MESETA_CA), the authority that signed its certificate: verbs speak TLS then",
+        "give --ca=FILE (or MESETA_CA), the authority that signed its certificate: verbs then \
+         use TLS",
     ),
     (
         "does not match a reserved resource",

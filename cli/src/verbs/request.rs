@@ -63,7 +63,7 @@ pub(crate) struct Options {
     /// The role of the task. The task uses the role's reserved resources first.
     #[arg(long, default_value = "*")]
     pub(super) role: String,
-    /// Take the CPUs from what others were promised and do not use: the task waits until some are oversubscribed, and is ended
+    /// Use revocable CPUs, which other tasks reserve but do not use. The task waits for oversubscribed CPUs, and ends
     /// when they are needed back.
     #[arg(long)]
     pub(super) revocable: bool,

@@ -53,10 +53,12 @@ impl OnAgent {
     fn troubles(&self) -> Vec<String> {
         let line = |what, why: &String| format!("--- {what} cannot be read: {why}");
         match (&self.output_trouble, &self.use_trouble) {
-            (Some(output), Some(used)) if output == used => vec![line("its output and use", used)],
+            (Some(output), Some(used)) if output == used => {
+                vec![line("its output and usage", used)]
+            }
             (output, used) => {
                 let output = output.iter().map(|why| line("its output", why));
-                let used = used.iter().map(|why| line("what it uses", why));
+                let used = used.iter().map(|why| line("its usage", why));
                 output.chain(used).collect()
             }
         }
@@ -264,18 +266,18 @@ mod tests {
         assert!(lines(None, None).is_empty());
         assert_eq!(
             lines(Some("403"), None),
-            ["--- what it uses cannot be read: 403"]
+            ["--- its usage cannot be read: 403"]
         );
         assert_eq!(
             lines(Some("403"), Some("404")),
             [
                 "--- its output cannot be read: 404",
-                "--- what it uses cannot be read: 403"
+                "--- its usage cannot be read: 403"
             ]
         );
         assert_eq!(
             OnAgent::unknown("gone").troubles(),
-            ["--- its output and use cannot be read: gone"]
+            ["--- its output and usage cannot be read: gone"]
         );
     }
 

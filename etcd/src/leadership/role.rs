@@ -72,7 +72,7 @@ impl Role {
     /// The role of a leader whose own clock shows the end of its lease.
     pub fn fenced() -> Self {
         Self::Suspended {
-            reason: "its lease in etcd could not be renewed".to_owned(),
+            reason: "failed to renew its lease in etcd".to_owned(),
         }
     }
 }

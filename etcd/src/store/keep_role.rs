@@ -70,7 +70,7 @@ mod tests {
             async move { keep_role(&role, &fence, writing).await }
         });
         let begun = Instant::now();
-        let lease = suspended("its lease in etcd could not be renewed");
+        let lease = suspended("failed to renew its lease in etcd");
         let mut next = async |expected: Role| {
             let changed = tokio::time::timeout(SECOND * 60, told.changed()).await;
             changed.expect("the role changes").expect("it is kept");

@@ -34,7 +34,8 @@ pub enum IsolationError {
     #[error("isolator {0:?} needs root with CAP_SYS_ADMIN; without, use posix/cpu,posix/mem")]
     Unprivileged(&'static str),
     /// The isolator needs a controller that the machine does not have.
-    #[error("isolator {0:?} needs cgroup controller {name}, which is not mounted here", name = .1.name())]
+    #[error("isolator {0:?} needs cgroup controller {name}, which is not mounted on this \
+        machine", name = .1.name())]
     NoController(&'static str, Controller),
 }
 

@@ -276,7 +276,7 @@ impl Launcher {
 
     fn failure(&self, spec: &LaunchSpec<'_>, plan: &TaskPlan, report: Report) -> LaunchError {
         let Outcome::Failed { step, errno, index } = report.outcome else {
-            return lost(spec, "it reported twice");
+            return lost(spec, "the launcher reported twice");
         };
         if report.supervisor_pid > 0 {
             // The supervisor's groups are about to be removed, and it is not a member of them: only its own end shows that
@@ -332,7 +332,7 @@ impl State {
         };
         let started = starting.join().unwrap_or_else(|_| {
             Err(LaunchError::Start {
-                doing: "preparing it",
+                doing: "preparing the launcher",
                 source: io::Error::other("a thread panicked"),
             })
         });

@@ -94,7 +94,7 @@ impl DiskReport {
             never = disk_pulse::watch(pulse, self.silence.clone(), report) => match never {},
         };
         if self.silence.reported().is_some() {
-            tracing::info!(%path, doing, "the disk answers again; the start goes on");
+            tracing::info!(%path, doing, "the disk answers again; continuing the start");
         }
         self.silence.set(Duration::ZERO);
         done

@@ -52,7 +52,7 @@ fn check(_: &mut Node) {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
     assert!(
-        said.contains("cgroups: v2") && said.contains("scope of their own"),
+        said.contains("cgroups: v2") && said.contains("in a separate scope"),
         "{said}"
     );
 }

@@ -297,7 +297,7 @@ mod tests {
             body: r#"{"message":"there is no job \"web\""}"#.into(),
         };
         let told = answer("http://a:5070", &reply).unwrap_err().to_string();
-        let expected = "http://a:5070 answered 404 Not Found: there is no job \"web\"\nhint: `meseta jobs` lists them";
+        let expected = "http://a:5070 answered 404 Not Found: there is no job \"web\"\nhint: `meseta jobs` lists the jobs";
         assert_eq!(told, expected);
     }
 

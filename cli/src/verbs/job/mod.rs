@@ -200,7 +200,7 @@ enum JobVerb {
     /// Print the job file of a version, as TOML, or as JSON with --json.
     Inspect {
         name: String,
-        /// The version (see `meseta job history`). Default: the one that is to run.
+        /// The version (see `meseta job history`). Default: the current version.
         #[arg(id = "of_version", value_name = "VERSION")]
         version: Option<u64>,
     },

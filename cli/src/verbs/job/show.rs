@@ -233,7 +233,7 @@ pub(super) fn plan(name: &str, plan: &Value) -> Vec<String> {
         .and_then(Value::as_u64)
         .is_some_and(|runs| runs > 0)
     {
-        lines.push(format!("{} go on as they are", text(plan, "runs")));
+        lines.push(format!("{} continue unchanged", text(plan, "runs")));
     }
     let obstacles = items(plan, "obstacles").iter().filter_map(Value::as_str);
     lines.extend(obstacles.map(|obstacle| format!("  in the way: {obstacle}")));

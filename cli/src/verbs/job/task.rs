@@ -39,7 +39,7 @@ pub(super) fn running(job: &Value, index: Option<u32>) -> anyhow::Result<String>
     tasks.retain(|task| runs(task));
     if tasks.is_empty() {
         bail!(
-            "no task of job {} runs; `meseta job status {0}` shows them",
+            "no task of job {} runs; `meseta job status {0}` shows its tasks",
             text(job, "name")
         );
     }

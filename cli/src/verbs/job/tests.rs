@@ -219,7 +219,7 @@ fn requested_task_is_found() {
         .to_string();
     assert_eq!(
         error,
-        "no task of job web runs; `meseta job status web` shows them"
+        "no task of job web runs; `meseta job status web` shows its tasks"
     );
 }
 

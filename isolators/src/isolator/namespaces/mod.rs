@@ -59,7 +59,7 @@ fn check_hostname(name: &str) -> Result<(), String> {
     let length = name.len();
     match length > HOSTNAME_BYTES_MAX {
         true => Err(format!(
-            "its host name has {length} bytes, and may have {HOSTNAME_BYTES_MAX}"
+            "its host name has {length} bytes, more than {HOSTNAME_BYTES_MAX}"
         )),
         false => Ok(()),
     }
@@ -106,7 +106,7 @@ mod tests {
         };
         assert_eq!(launched(Namespace::Uts, spec(64, None)), Ok(()));
         let refused = launched(Namespace::Uts, spec(65, None));
-        let expected = "its host name has 65 bytes, and may have 64";
+        let expected = "its host name has 65 bytes, more than 64";
         assert_eq!(refused, Err(expected.to_owned()));
         assert_eq!(launched(Namespace::Uts, spec(65, Some(inside))), Ok(()));
         assert_eq!(launched(Namespace::Pid, spec(65, None)), Ok(()));

@@ -84,7 +84,7 @@ pub enum SeccompAction {
 pub enum SeccompError {
     #[error("unknown system call {0:?}")]
     Unknown(String),
-    #[error("the system call filter cannot be compiled: {0}")]
+    #[error("failed to compile the system call filter: {0}")]
     Compile(String),
 }
 

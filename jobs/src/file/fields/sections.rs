@@ -90,8 +90,8 @@ pub(in crate::file) static JOB: Section = Section {
             "count",
             (1, TASKS_MAX),
             Presence::Default("1"),
-            "The number of instances of a service, or of tasks of a batch or of one run of a \
-             cron job (the length of an array).",
+            "The number of instances of a service, or of tasks of a batch or of one cron run \
+             (the length of an array).",
         ),
         integer(
             "priority",
@@ -437,8 +437,8 @@ static UPDATE: Section = Section {
         pause(
             "pause",
             "\"0secs\"",
-            "The time between a new instance that becomes healthy and the next one that is \
-             started. A version is good once all its instances have been healthy for the longer \
+            "The time from the health of a new instance to the start of the next instance. A \
+             version is good once all its instances have been healthy for the longer \
              of `healthy_after` and `pause`.",
         ),
         duration(
