@@ -46,7 +46,7 @@ pub(super) fn missing_reserved_resources_refuse_start() {
         String::from_utf8_lossy(&output.stderr),
         String::from_utf8_lossy(&output.stdout)
     );
-    assert!(said.contains("do not hold cpus:3"), "{said}");
+    assert!(said.contains("lack cpus:3"), "{said}");
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
     wait::eventually("the reservation is back", LIMIT, || {
