@@ -334,7 +334,7 @@ fn reservations_are_found_by_role() {
         "unreserve",
         &[&id, "--role=eng", rest, "--no-wait"],
     );
-    assert!(said.contains("taken"), "{said}");
+    assert!(said.contains("accepted"), "{said}");
     wait::eventually("nothing is reserved", Duration::from_secs(20), || {
         (reserved_cpus(&cluster, "eng") == 0.0).then_some(())
     });
