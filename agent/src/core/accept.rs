@@ -13,7 +13,7 @@ use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::master_frame::Message as FromMaster;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Now, Resources};
+use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources};
 use tracing::{info, warn};
 
 use super::demand::{combined, demand};
@@ -22,7 +22,7 @@ use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
 use super::registration::stream_key;
 use super::rejection::{Rejection, check_container, check_launch_event};
 use super::states::dropped_or_lost;
-use super::{AgentCore, ContainerOwner, State, StreamKey};
+use super::{Agent, ContainerOwner, State, Step, StreamKey};
 use crate::checkpoint::{DiskCondition, ExecutorRecord, Lsn, RunKey, TaskKey, TaskRecord, Write};
 
 const DISK_FULL: &str =
@@ -45,7 +45,7 @@ struct Checked {
     demand: Demand,
 }
 
-impl AgentCore {
+impl Agent {
     /// Whether a request from the master is handled, or refused with a reason. An agent that waits for the end of its
     /// tasks before its exit, which may take long, refuses other tasks, and accepts kills.
     pub(super) fn is_answered(&self, request: &FromMaster) -> bool {
@@ -57,7 +57,7 @@ impl AgentCore {
         }
     }
 
-    pub(super) fn run_task(&mut self, now: Now, run: wire::RunTask) {
+    pub(super) fn run_task(&mut self, step: &mut Step<'_>, run: wire::RunTask) {
         let Some(framework) = run.framework.id.clone() else {
             return;
         };
@@ -69,20 +69,20 @@ impl AgentCore {
         }
         let info = run.task.executor.as_deref().cloned();
         if let Some(rejection) = self.refused_for_now(&run.framework) {
-            self.refuse(now, &stream, run.task.task_id, &rejection);
-            self.tell_not_launched(&run.framework, info.as_ref(), run.launch_executor);
+            self.refuse(step, &stream, run.task.task_id, &rejection);
+            self.tell_not_launched(step, &run.framework, info.as_ref(), run.launch_executor);
             return;
         }
         let executor = info.clone();
         let taken = match info {
             None => self
-                .check_command_task(&stream, &run)
-                .map(|checked| self.take_command(now, &stream, &run, checked)),
-            Some(info) => self.take_for_executor(now, &run, info),
+                .check_command_task(step, &stream, &run)
+                .map(|checked| self.take_command(step, &stream, &run, checked)),
+            Some(info) => self.take_for_executor(step, &run, info),
         };
         if let Err(rejection) = taken {
-            self.refuse(now, &stream, run.task.task_id, &rejection);
-            self.tell_not_launched(&run.framework, executor.as_ref(), run.launch_executor);
+            self.refuse(step, &stream, run.task.task_id, &rejection);
+            self.tell_not_launched(step, &run.framework, executor.as_ref(), run.launch_executor);
         }
     }
 
@@ -139,22 +139,29 @@ impl AgentCore {
         here
     }
 
-    fn refuse(&mut self, now: Now, stream: &StreamKey, task: pb::TaskId, rejection: &Rejection) {
+    fn refuse(
+        &mut self,
+        step: &mut Step<'_>,
+        stream: &StreamKey,
+        task: pb::TaskId,
+        rejection: &Rejection,
+    ) {
         let status = self.status(
-            now,
+            step,
             task,
             rejection.state,
             Source::Agent,
             Some(rejection.reason),
             Some(rejection.message()),
         );
-        self.answer_for_absent(now, stream, status, Default::default());
+        self.answer_for_absent(step, stream, status, Default::default());
     }
 
     /// Validates a task without an executor. The executor made for it must not have the id of another executor, not
     /// even of an ended executor with unacknowledged updates.
     fn check_command_task(
         &self,
+        step: &Step<'_>,
         stream: &StreamKey,
         run: &wire::RunTask,
     ) -> Result<(Resources, Demand), Rejection> {
@@ -167,13 +174,13 @@ impl AgentCore {
                 stream.task
             )));
         }
-        self.check(&run.task, true, &run.framework)
+        self.check(step, &run.task, true, &run.framework)
     }
 
     /// Accepts a task without an executor: the agent makes an executor named after the task.
     fn take_command(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         stream: &StreamKey,
         run: &wire::RunTask,
         (resources, demand): (Resources, Demand),
@@ -181,10 +188,10 @@ impl AgentCore {
         let Ok(id) = ExecutorId::new(stream.task.as_str()) else {
             return;
         };
-        let Some(key) = self.new_run(&run.framework, id) else {
+        let Some(key) = self.new_run(step, &run.framework, id) else {
             return;
         };
-        self.upsert_framework(&stream.framework, run.framework.clone());
+        self.upsert_framework(step, &stream.framework, run.framework.clone());
         let executor = Executor {
             kind: ExecutorKind::Command,
             info: None,
@@ -206,14 +213,14 @@ impl AgentCore {
             resources,
             demand,
         };
-        self.take_task(now, &key, &run.framework, checked, None);
-        self.launch(&key);
+        self.take_task(step, &key, &run.framework, checked, None);
+        self.launch(step, &key);
     }
 
     /// Accepts a task of an executor from the framework.
     fn take_for_executor(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         run: &wire::RunTask,
         info: pb::ExecutorInfo,
     ) -> Result<(), Rejection> {
@@ -228,12 +235,12 @@ impl AgentCore {
             ));
         }
         let tasks = std::slice::from_ref(&run.task);
-        let key = self.take_all(now, &run.framework, info, tasks, run.launch_executor)?;
-        self.reconcile_executor(now, &key);
+        let key = self.take_all(step, &run.framework, info, tasks, run.launch_executor)?;
+        self.reconcile_executor(step, &key);
         Ok(())
     }
 
-    pub(super) fn run_task_group(&mut self, now: Now, run: wire::RunTaskGroup) {
+    pub(super) fn run_task_group(&mut self, step: &mut Step<'_>, run: wire::RunTaskGroup) {
         let Some(framework) = run.framework.id.clone() else {
             return;
         };
@@ -252,26 +259,36 @@ impl AgentCore {
         let tasks = &run.task_group.tasks;
         if let Some(rejection) = self.refused_for_now(&run.framework) {
             for (stream, task) in streams.iter().zip(tasks) {
-                self.refuse(now, stream, task.task_id.clone(), &rejection);
+                self.refuse(step, stream, task.task_id.clone(), &rejection);
             }
-            self.tell_not_launched(&run.framework, Some(&run.executor), run.launch_executor);
+            self.tell_not_launched(
+                step,
+                &run.framework,
+                Some(&run.executor),
+                run.launch_executor,
+            );
             return;
         }
         let taken = self.take_all(
-            now,
+            step,
             &run.framework,
             run.executor.clone(),
             tasks,
             run.launch_executor,
         );
         match taken {
-            Ok(key) => self.reconcile_executor(now, &key),
+            Ok(key) => self.reconcile_executor(step, &key),
             Err(rejection) => {
                 let rejection = rejection.invalid_group();
                 for (stream, task) in streams.iter().zip(tasks) {
-                    self.refuse(now, stream, task.task_id.clone(), &rejection);
+                    self.refuse(step, stream, task.task_id.clone(), &rejection);
                 }
-                self.tell_not_launched(&run.framework, Some(&run.executor), run.launch_executor);
+                self.tell_not_launched(
+                    step,
+                    &run.framework,
+                    Some(&run.executor),
+                    run.launch_executor,
+                );
             }
         }
     }
@@ -279,7 +296,7 @@ impl AgentCore {
     /// Accepts tasks for one executor, and launches a new executor.
     fn take_all(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         framework: &pb::FrameworkInfo,
         info: pb::ExecutorInfo,
         tasks: &[pb::TaskInfo],
@@ -292,14 +309,15 @@ impl AgentCore {
             _ => ExecutorKind::Custom,
         };
         if kind == ExecutorKind::Custom {
-            check_launch_event(tasks, self.options.executor_event_bytes_max)?;
+            check_launch_event(tasks, step.options.executor_event_bytes_max)?;
         }
         let mut checked = Vec::with_capacity(tasks.len());
         for task in tasks {
             let id = framework.id.clone().unwrap_or_default();
             let stream = stream_key(&id, &task.task_id)
                 .ok_or_else(|| Rejection::invalid("the task's id is invalid"))?;
-            let (resources, demand) = self.check(task, kind == ExecutorKind::Default, framework)?;
+            let (resources, demand) =
+                self.check(step, task, kind == ExecutorKind::Default, framework)?;
             checked.push(Checked {
                 stream,
                 info: task.clone(),
@@ -321,29 +339,31 @@ impl AgentCore {
                 if kind == ExecutorKind::Custom {
                     // A frozen executor must receive the task. For launches by the agent itself the containerizer thaws
                     // the container.
-                    self.thaw(&executor.key.container);
+                    self.thaw(step, &executor.key.container);
                 }
                 executor.key.clone()
             }
-            (None, true) => self.take_executor(framework, kind, id, info, &checked)?,
+            (None, true) => self.take_executor(step, framework, kind, id, info, &checked)?,
             (known, _) => {
-                return Err(self.no_executor(framework, &id, known.is_some()));
+                return Err(self.no_executor(step, framework, &id, known.is_some()));
             }
         };
         let group = (kind == ExecutorKind::Default || tasks.len() > 1)
-            .then(|| (Arc::<str>::from(self.uuid().to_string()), checked.len()));
+            .then(|| (Arc::<str>::from(step.new_uuid().to_string()), checked.len()));
         let is_new = self.executor_at(&key).is_some_and(|executor| {
             executor.tasks.is_empty() && executor.completed.is_empty() && launch_executor
         });
         for one in checked {
-            self.take_task(now, &key, framework, one, group.clone());
+            self.take_task(step, &key, framework, one, group.clone());
         }
-        self.change_executor(&key, |executor| executor.link.given_at = Some(now.moment));
+        self.change_executor(&key, |executor| {
+            executor.link.given_at = Some(step.now.moment)
+        });
         if is_new {
             if kind == ExecutorKind::Custom {
-                self.await_registration(now, &key);
+                self.await_registration(step, &key);
             }
-            self.launch(&key);
+            self.launch(step, &key);
         }
         Ok(key)
     }
@@ -351,6 +371,7 @@ impl AgentCore {
     /// The master and the agent disagree about the executor.
     fn no_executor(
         &mut self,
+        step: &mut Step<'_>,
         framework: &pb::FrameworkInfo,
         id: &ExecutorId,
         is_here: bool,
@@ -358,7 +379,7 @@ impl AgentCore {
         let message = if is_here {
             "the executor is there already, or on its way out"
         } else {
-            self.tell_exited(framework.id.clone().unwrap_or_default(), id, None);
+            self.tell_exited(step, framework.id.clone().unwrap_or_default(), id, None);
             "the executor is not there any more"
         };
         Rejection {
@@ -370,6 +391,7 @@ impl AgentCore {
 
     fn take_executor(
         &mut self,
+        step: &mut Step<'_>,
         framework: &pb::FrameworkInfo,
         kind: ExecutorKind,
         id: ExecutorId,
@@ -381,9 +403,9 @@ impl AgentCore {
         }
         let resources = self.read_resources(&info.resources, "executor", framework)?;
         if kind == ExecutorKind::Custom {
-            self.check_custom(framework, &info, &resources, tasks)?;
+            self.check_custom(step, framework, &info, &resources, tasks)?;
         }
-        let own = demand(&resources, &Default::default(), self.options.enforceable)
+        let own = demand(&resources, &Default::default(), step.options.enforceable)
             .map_err(Rejection::invalid)?;
         let demands = std::iter::once(own).chain(tasks.iter().map(|task| task.demand));
         let demand = combined(demands);
@@ -392,9 +414,9 @@ impl AgentCore {
             .first()
             .map(|task| task.stream.framework.clone())
             .ok_or_else(|| Rejection::invalid("a group without tasks"))?;
-        let key = self.new_run(framework, id).ok_or_else(unknown)?;
-        self.upsert_framework(&framework_id, framework.clone());
-        self.persist(Write::Executor {
+        let key = self.new_run(step, framework, id).ok_or_else(unknown)?;
+        self.upsert_framework(step, &framework_id, framework.clone());
+        step.persist(Write::Executor {
             key: key.clone(),
             record: Box::new(ExecutorRecord {
                 info: info.clone(),
@@ -425,15 +447,16 @@ impl AgentCore {
 
     fn new_run(
         &mut self,
+        step: &mut Step<'_>,
         framework: &pb::FrameworkInfo,
         executor: ExecutorId,
     ) -> Option<Arc<RunKey>> {
         let framework = framework.id.clone().unwrap_or_default().value;
         Some(Arc::new(RunKey {
-            agent: self.agent_id.clone()?,
+            agent: step.agent_id().cloned()?,
             framework: FrameworkId::new(&framework).ok()?,
             executor,
-            container: ContainerId::new(&self.uuid().to_string()).ok()?,
+            container: ContainerId::new(&step.new_uuid().to_string()).ok()?,
         }))
     }
 
@@ -456,7 +479,7 @@ impl AgentCore {
     /// Writes the intent and adds the task to its executor.
     fn take_task(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         key: &Arc<RunKey>,
         framework: &pb::FrameworkInfo,
         checked: Checked,
@@ -476,7 +499,7 @@ impl AgentCore {
             return;
         };
         let nested = (kind == ExecutorKind::Default)
-            .then(|| key.container.child(&self.uuid().to_string()).ok())
+            .then(|| key.container.child(&step.new_uuid().to_string()).ok())
             .flatten();
         info!(
             framework_id = %stream.framework, task_id = %stream.task, executor_id = %key.executor,
@@ -494,7 +517,7 @@ impl AgentCore {
                 // Saved once in the executor's record, for all its tasks.
                 ExecutorKind::Default | ExecutorKind::Custom => pb::FrameworkInfo::default(),
             },
-            accepted_unix_ns: unix_ns(now),
+            accepted_unix_ns: unix_ns(step.now),
             nested_container: nested.as_ref().map(ToString::to_string),
             group: group.as_ref().map(|(name, _)| name.to_string()),
             group_size: group
@@ -530,9 +553,9 @@ impl AgentCore {
         if had_one {
             // The log of an earlier task with this id shows a terminal state.
             let key = task_key.clone();
-            self.persist(Write::RetireTask { key });
+            step.persist(Write::RetireTask { key });
         }
-        self.persist(Write::Task {
+        step.persist(Write::Task {
             key: task_key,
             record: Box::new(record),
         });

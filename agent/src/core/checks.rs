@@ -11,14 +11,14 @@ use std::time::Duration;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::check_status_info as status_of;
 use meseta_proto::mesos::v1::task_status::Reason;
-use meseta_resources::{ContainerId, Now};
+use meseta_resources::ContainerId;
 use tracing::{info, warn};
 
 use super::kill::grace_of_task;
 use super::model::{Phase, TaskRef};
 use super::probe::{CheckKind, CheckState, Probe, ProbeHost, ProbeId, ProbeMethod, ProbeResult};
 use super::update_streams::Pushed;
-use super::{AgentCore, ContainerAction, Destination, LaunchPlan, Subject, Timer};
+use super::{Agent, ContainerAction, Destination, LaunchPlan, Step, Subject, Timer};
 use crate::checkpoint::KillCause;
 
 /// The shortest interval between two probes, even if a task requests a shorter one.
@@ -69,12 +69,12 @@ fn times(info: &pb::TaskInfo, check_kind: CheckKind) -> Option<Times> {
     })
 }
 
-impl AgentCore {
+impl Agent {
     /// Schedules the probes of a running task.
-    pub(super) fn arm_checks(&mut self, now: Now, task_ref: &TaskRef) {
+    pub(super) fn arm_checks(&mut self, step: &mut Step<'_>, task_ref: &TaskRef) {
         self.change_task(&task_ref.task.key, |task| {
             task.check_state = CheckState {
-                since: Some(now.moment),
+                since: Some(step.now.moment),
                 was_healthy: task.healthy == Some(true),
                 ..CheckState::default()
             };
@@ -82,15 +82,20 @@ impl AgentCore {
         for check_kind in [CheckKind::Health, CheckKind::Check] {
             if let Some(times) = times(&task_ref.task.info, check_kind) {
                 let container = task_ref.container().id.clone();
-                self.set_timer(
-                    now.moment + times.delay,
+                step.set_timer(
+                    step.now.moment + times.delay,
                     Timer::Probe(container, check_kind),
                 );
             }
         }
     }
 
-    pub(super) fn probe_due(&mut self, now: Now, container: &ContainerId, check_kind: CheckKind) {
+    pub(super) fn probe_due(
+        &mut self,
+        step: &mut Step<'_>,
+        container: &ContainerId,
+        check_kind: CheckKind,
+    ) {
         let Some(task_ref) = self.task_of(container) else {
             return;
         };
@@ -103,7 +108,7 @@ impl AgentCore {
         if self.is_frozen(&task_ref.executor) {
             // A frozen task could not answer, which does not show that it is unhealthy.
             let next = Timer::Probe(container.clone(), check_kind);
-            return self.set_timer(now.moment + times.interval, next);
+            return step.set_timer(step.now.moment + times.interval, next);
         }
         self.probes += 1;
         let id = ProbeId(self.probes);
@@ -122,7 +127,7 @@ impl AgentCore {
             method,
             timeout: times.timeout,
         };
-        self.output_now(
+        step.output_now(
             Destination::Container(container.clone()),
             ContainerAction::Probe(Box::new(probe)),
         );
@@ -213,7 +218,7 @@ impl AgentCore {
 
     pub(super) fn probed(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         container: &ContainerId,
         id: ProbeId,
         result: ProbeResult,
@@ -245,7 +250,7 @@ impl AgentCore {
         }
         if let Some(times) = times(&task_ref.task.info, check_kind) {
             let next = Timer::Probe(container.clone(), check_kind);
-            self.set_timer(now.moment + times.interval, next);
+            step.set_timer(step.now.moment + times.interval, next);
         }
         let unsure = match &result {
             ProbeResult::NotRun(why) => Some(why.as_str()),
@@ -264,12 +269,17 @@ impl AgentCore {
             return;
         }
         match check_kind {
-            CheckKind::Health => self.apply_health_result(now, &task_ref, &result),
-            CheckKind::Check => self.apply_check_result(now, &task_ref, &result),
+            CheckKind::Health => self.apply_health_result(step, &task_ref, &result),
+            CheckKind::Check => self.apply_check_result(step, &task_ref, &result),
         }
     }
 
-    fn apply_health_result(&mut self, now: Now, task_ref: &TaskRef, result: &ProbeResult) {
+    fn apply_health_result(
+        &mut self,
+        step: &mut Step<'_>,
+        task_ref: &TaskRef,
+        result: &ProbeResult,
+    ) {
         let Some(check) = task_ref.task.info.health_check.as_ref() else {
             return;
         };
@@ -284,13 +294,13 @@ impl AgentCore {
                 task.healthy = Some(true);
             });
             if is_news {
-                self.tell_check(now, task_ref, CheckKind::Health);
+                self.tell_check(step, task_ref, CheckKind::Health);
             }
             return;
         }
         let grace = seconds(check.grace_period_seconds());
-        let since = check_state.since.unwrap_or(now.moment);
-        if !check_state.was_healthy && now.moment.saturating_since(since) <= grace {
+        let since = check_state.since.unwrap_or(step.now.moment);
+        if !check_state.was_healthy && step.now.moment.saturating_since(since) <= grace {
             info!(task_id = %task_ref.task.key.task, ?result, "a failed health check does not count yet");
             return;
         }
@@ -300,12 +310,12 @@ impl AgentCore {
             task.check_state.failures = failures;
             task.healthy = Some(false);
         });
-        self.tell_check(now, task_ref, CheckKind::Health);
+        self.tell_check(step, task_ref, CheckKind::Health);
         if failures >= check.consecutive_failures()
             && let Some(task_ref) = self.task_at(&task_ref.task.key)
         {
             self.kill(
-                now,
+                step,
                 &task_ref,
                 KillCause::Unhealthy,
                 grace_of_task(&task_ref),
@@ -313,7 +323,12 @@ impl AgentCore {
         }
     }
 
-    fn apply_check_result(&mut self, now: Now, task_ref: &TaskRef, result: &ProbeResult) {
+    fn apply_check_result(
+        &mut self,
+        step: &mut Step<'_>,
+        task_ref: &TaskRef,
+        result: &ProbeResult,
+    ) {
         let Some(mut status) = empty_status(&task_ref.task.info) else {
             return;
         };
@@ -343,22 +358,22 @@ impl AgentCore {
             return;
         }
         self.change_task(&task_ref.task.key, |task| task.check_status = Some(status));
-        self.tell_check(now, task_ref, CheckKind::Check);
+        self.tell_check(step, task_ref, CheckKind::Check);
     }
 
     /// Sends the result of a probe. Without room for the update, notes that the next probe must send its result.
-    fn tell_check(&mut self, now: Now, task_ref: &TaskRef, check_kind: CheckKind) {
+    fn tell_check(&mut self, step: &mut Step<'_>, task_ref: &TaskRef, check_kind: CheckKind) {
         let Some(task_ref) = self.task_at(&task_ref.task.key) else {
             return;
         };
         let running = pb::TaskState::TaskRunning;
-        let mut status = self.executor_status(now, &task_ref, running, task_ref.container().pid);
+        let mut status = self.executor_status(step, &task_ref, running, task_ref.container().pid);
         let reason = match check_kind {
             CheckKind::Health => Reason::TaskHealthCheckStatusUpdated,
             CheckKind::Check => Reason::TaskCheckStatusUpdated,
         };
         status.reason = Some(reason.into());
-        let told = self.update_task(now, &task_ref.task.key, status);
+        let told = self.update_task(step, &task_ref.task.key, status);
         self.change_task(&task_ref.task.key, |task| {
             let is_untold = told == Some(Pushed::Full);
             task.check_state.note_told(check_kind, !is_untold);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor::{Event, event};
 use meseta_proto::mesos::v1::task_status::Reason;
-use meseta_resources::{ContainerId, Moment, Now};
+use meseta_resources::{ContainerId, Moment};
 use prost::Message as _;
 use tracing::info;
 
@@ -19,7 +19,7 @@ use super::executors::kill_event;
 use super::fields::unix_ns;
 use super::model::{Executor, Task, TaskRef};
 use super::states::dropped_or_lost;
-use super::{AgentCore, ConnectionId, Timer};
+use super::{Agent, ConnectionId, Step, Timer};
 use crate::checkpoint::{LogEntry, Lsn, RunKey, Write};
 
 /// Bytes of tasks in a batch: a third of the smallest buffer of an executor's stream.
@@ -79,36 +79,36 @@ impl Deliveries {
     }
 }
 
-impl AgentCore {
+impl Agent {
     /// Delivers the undelivered tasks to an executor, as many as fit into a batch.
-    pub(super) fn deliver_tasks(&mut self, now: Now, executor: &Arc<Executor>) {
+    pub(super) fn deliver_tasks(&mut self, step: &mut Step<'_>, executor: &Arc<Executor>) {
         let Some(connection) = executor.link.connection else {
             return;
         };
         let mut deliveries = executor.link.deliveries.clone();
-        if let Some(next) = deliveries.is_full_until(now.moment) {
-            self.set_timer(next, Timer::Deliveries(executor.container.id.clone()));
+        if let Some(next) = deliveries.is_full_until(step.now.moment) {
+            step.set_timer(next, Timer::Deliveries(executor.container.id.clone()));
             return;
         }
         for batch in executor.batches() {
             let event = launch_event(&batch);
-            if let Err(next) = deliveries.take(now.moment, event.encoded_len()) {
-                self.set_timer(next, Timer::Deliveries(executor.container.id.clone()));
+            if let Err(next) = deliveries.take(step.now.moment, event.encoded_len()) {
+                step.set_timer(next, Timer::Deliveries(executor.container.id.clone()));
                 break;
             }
             for task in &batch {
-                self.persist(Write::Log {
+                step.persist(Write::Log {
                     key: task.key.clone(),
-                    entry: Box::new(LogEntry::Delivered(unix_ns(now))),
+                    entry: Box::new(LogEntry::Delivered(unix_ns(step.now))),
                 });
             }
-            let delivered_after = self.lsn;
+            let delivered_after = step.lsn();
             for task in &batch {
                 self.change_task(&task.key, |task| {
                     (task.delivered, task.delivered_after) = (true, delivered_after);
                 });
             }
-            self.tell_executor(executor, connection, event);
+            self.tell_executor(step, executor, connection, event);
         }
         self.change_executor(&executor.key, |executor| {
             executor.link.was_given |= deliveries.since.is_some();
@@ -116,9 +116,9 @@ impl AgentCore {
         });
     }
 
-    pub(super) fn deliver_next(&mut self, now: Now, container: &ContainerId) {
+    pub(super) fn deliver_next(&mut self, step: &mut Step<'_>, container: &ContainerId) {
         if let Some(executor) = self.executor_of(container) {
-            self.reconcile_executor(now, &executor.key);
+            self.reconcile_executor(step, &executor.key);
         }
     }
 
@@ -126,7 +126,7 @@ impl AgentCore {
     /// acknowledged updates: it is killed.
     pub(super) fn settle_unknown(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         key: &RunKey,
         connection: ConnectionId,
         known: &[pb::TaskInfo],
@@ -153,19 +153,19 @@ impl AgentCore {
                 task: task.clone(),
             };
             let reason = Reason::AgentRestarted;
-            self.finish_unlaunched(now, &task_ref, state, reason, why.to_owned());
+            self.finish_unlaunched(step, &task_ref, state, reason, why.to_owned());
             if task.may_run_unknown {
                 let kill = kill_event(&task.key.task, None);
-                self.tell_executor(&executor, connection, kill);
+                self.tell_executor(step, &executor, connection, kill);
             }
         }
-        self.give_again(now, &executor, lost);
+        self.give_again(step, &executor, lost);
     }
 
     /// Queues the tasks that did not reach an executor for delivery, except killed tasks. If the executor misses the first
     /// of them more than [`ATTEMPTS_MAX`] times in a row, all of them are dropped: the event may be larger than a stream
     /// allows.
-    fn give_again(&mut self, now: Now, executor: &Arc<Executor>, lost: Vec<&Arc<Task>>) {
+    fn give_again(&mut self, step: &mut Step<'_>, executor: &Arc<Executor>, lost: Vec<&Arc<Task>>) {
         let Some(first) = lost.iter().map(|task| task.order).min() else {
             return self.change_executor(&executor.key, |executor| {
                 executor.link.deliveries.lost = None;
@@ -191,9 +191,9 @@ impl AgentCore {
             if times > ATTEMPTS_MAX {
                 let state = self.dropped_or_lost_of(&executor.key);
                 let (reason, why) = (Reason::TaskUnknown, NOT_TAKEN.to_owned());
-                self.finish_unlaunched(now, &task_ref, state, reason, why);
+                self.finish_unlaunched(step, &task_ref, state, reason, why);
             } else if task.kill_asked.is_some() {
-                self.end_undelivered(now, &task_ref);
+                self.end_undelivered(step, &task_ref);
             }
         }
     }

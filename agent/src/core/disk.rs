@@ -6,14 +6,13 @@
 //! this ends automatically.
 
 use meseta_proto::meseta::v1::{self as wire, agent_frame};
-use meseta_resources::Now;
 use tracing::{error, info};
 
-use super::{AgentCore, State, Timer};
+use super::{Agent, State, Step, Timer};
 use crate::checkpoint::DiskCondition;
 
-impl AgentCore {
-    pub(super) fn disk_changed(&mut self, now: Now, condition: DiskCondition) {
+impl Agent {
+    pub(super) fn disk_changed(&mut self, step: &mut Step<'_>, condition: DiskCondition) {
         let before = std::mem::replace(&mut self.disk, condition);
         match (before, condition) {
             (DiskCondition::Silent, DiskCondition::Silent) => {}
@@ -21,18 +20,18 @@ impl AgentCore {
                 error!(
                     "the disk of the work directory does not answer: the agent takes no tasks, and reports ended tasks after the disk answers again; kills continue"
                 );
-                if let Some(timeout) = self.options.disk_timeout {
-                    self.set_timer(now.moment + timeout, Timer::DiskTimeout);
+                if let Some(timeout) = step.options.disk_timeout {
+                    step.set_timer(step.now.moment + timeout, Timer::DiskTimeout);
                 }
-                self.tell_disk();
+                self.tell_disk(step);
             }
             (DiskCondition::Silent, _) => {
                 info!("the disk of the work directory answers again");
-                self.timers.remove(&Timer::DiskTimeout);
+                step.remove_timer(&Timer::DiskTimeout);
                 if std::mem::take(&mut self.given_up_for_disk) {
-                    self.connect_due(now, self.link.id);
+                    self.connect_due(step, self.link.id);
                 }
-                self.tell_disk();
+                self.tell_disk(step);
             }
             _ => {}
         }
@@ -49,18 +48,18 @@ impl AgentCore {
     }
 
     /// Tells a master that has just taken the agent, and knows nothing of its disk, that the disk does not answer.
-    pub(super) fn tell_silent_disk(&mut self) {
+    pub(super) fn tell_silent_disk(&mut self, step: &mut Step<'_>) {
         if self.disk == DiskCondition::Silent {
-            self.tell_disk();
+            self.tell_disk(step);
         }
     }
 
     /// Tells the master how the disk is before its next ping, in an answer to no ping.
-    fn tell_disk(&mut self) {
+    fn tell_disk(&mut self, step: &mut Step<'_>) {
         if self.state == State::Running
             && let Some(pong) = self.pong(0)
         {
-            self.send_now(agent_frame::Message::Pong(pong));
+            step.send_now(agent_frame::Message::Pong(pong));
         }
     }
 

@@ -12,14 +12,14 @@ use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::mesos::v1::task_status::Reason;
-use meseta_resources::{FrameworkId, Now};
+use meseta_resources::FrameworkId;
 use tracing::info;
 
-use super::AgentCore;
 use super::fields::duration;
 use super::kill::{KILL_GRACE_DEFAULT, grace_of};
 use super::model::Executor;
 use super::states::has_capability;
+use super::{Agent, Step};
 use crate::checkpoint::Write;
 
 /// The drain of this agent.
@@ -36,14 +36,14 @@ impl Draining {
     }
 }
 
-impl AgentCore {
-    pub(super) fn drain(&mut self, now: Now, drain: &wire::Drain) {
+impl Agent {
+    pub(super) fn drain(&mut self, step: &mut Step<'_>, drain: &wire::Drain) {
         let config = drain.config;
         let known = self.draining.filter(|known| known.config == config);
         if known.is_none() {
-            self.persist_drain(Some(config));
+            self.persist_drain(step, Some(config));
         }
-        let since = now.unix;
+        let since = step.now.unix;
         let draining = known.unwrap_or(Draining { config, since });
         let live: Vec<_> = self
             .all_executors()
@@ -64,27 +64,27 @@ impl AgentCore {
                     }),
                 }),
             };
-            self.kill_task(now, &kill);
+            self.kill_task(step, &kill);
         }
         let executors: Vec<_> = self.all_executors().map(|one| one.key.clone()).collect();
         for key in executors {
-            self.end_if_idle(now, &key);
+            self.end_if_idle(step, &key);
         }
     }
 
     /// Forgets the drain once no task is left.
-    pub(super) fn end_draining(&mut self) {
+    pub(super) fn end_draining(&mut self, step: &mut Step<'_>) {
         let has_tasks = |executor: Arc<Executor>| !executor.tasks.is_empty();
         if self.draining.is_some() && !self.all_executors().any(has_tasks) {
             info!("drained");
             self.draining = None;
-            self.persist_drain(None);
+            self.persist_drain(step, None);
         }
     }
 
-    fn persist_drain(&mut self, config: Option<pb::DrainConfig>) {
-        if let Some(agent) = self.agent_id.clone() {
-            self.persist(Write::Drain { agent, config });
+    fn persist_drain(&mut self, step: &mut Step<'_>, config: Option<pb::DrainConfig>) {
+        if let Some(agent) = step.agent_id().cloned() {
+            step.persist(Write::Drain { agent, config });
         }
     }
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{ContainerId, Now};
+use meseta_resources::ContainerId;
 use tracing::warn;
 
 use super::model::{Kill, Phase, TaskRef};
 use super::states::signal_name;
-use super::{AgentCore, ContainerAction, Destination, Ending, Exit};
+use super::{Agent, ContainerAction, Destination, Ending, Exit, Step};
 use crate::checkpoint::{KillCause, Limitation};
 
 pub(super) const NOT_LAUNCHED: &str = "The agent was restarted before the task could be launched";
@@ -27,8 +27,8 @@ struct TaskOutcome {
     limitation: Option<pb::TaskResourceLimitation>,
 }
 
-impl AgentCore {
-    pub(super) fn ended(&mut self, now: Now, container: &ContainerId, ending: Ending) {
+impl Agent {
+    pub(super) fn ended(&mut self, step: &mut Step<'_>, container: &ContainerId, ending: Ending) {
         let Some(executor) = self.executor_of(container) else {
             return;
         };
@@ -39,7 +39,7 @@ impl AgentCore {
             warn!(container_id = %container, why, "a container's exit status is unknown");
         }
         let Some(task_ref) = task_ref else {
-            return self.executor_ended(now, &executor, ending);
+            return self.executor_ended(step, &executor, ending);
         };
         if task_ref.container().phase == Phase::Ended {
             return;
@@ -48,11 +48,11 @@ impl AgentCore {
         let has_run = matches!(ending.exit, Exit::Code(_) | Exit::Signal(_));
         let ended_itself = matches!(ending.exit, Exit::Code(_));
         if task_ref.container().phase == Phase::Launching && kill.is_some() && !ended_itself {
-            return self.finish_killed_during_launch(now, &task_ref);
+            return self.finish_killed_during_launch(step, &task_ref);
         }
         if has_run && kill.is_none() {
             // The container ran, but the agent may have crashed before it sent that update.
-            self.tell_running(now, &task_ref);
+            self.tell_running(step, &task_ref);
         }
         let preempted = self.preemption_of(&task_ref.executor);
         let preempted = preempted.filter(|_| !has_ended_itself(&ending));
@@ -67,7 +67,7 @@ impl AgentCore {
             };
         }
         self.finish_task(
-            now,
+            step,
             &task_ref,
             outcome.state,
             outcome.source,
@@ -84,7 +84,7 @@ impl AgentCore {
     )]
     pub(super) fn finish_task(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         task_ref: &TaskRef,
         state: pb::TaskState,
         source: Source,
@@ -95,12 +95,12 @@ impl AgentCore {
         let container = task_ref.container().id.clone();
         let phase = task_ref.container().phase;
         self.change_container(&container, |container| container.phase = Phase::Ended);
-        self.timers.remove_container(&container);
+        step.remove_timers_of(&container);
         let pid = task_ref
             .container()
             .pid
             .filter(|_| source == Source::Executor);
-        let mut status = self.executor_status(now, task_ref, state, pid);
+        let mut status = self.executor_status(step, task_ref, state, pid);
         status.source = Some(source.into());
         status.reason = reason.map(Into::into);
         status.message = message;
@@ -110,20 +110,20 @@ impl AgentCore {
             status.container_status = None;
         }
         if task_ref.task.nested.is_some() {
-            self.send_after_resize(now, task_ref, status, Default::default());
-            return self.end_group_of(now, task_ref, state);
+            self.send_after_resize(step, task_ref, status, Default::default());
+            return self.end_group_of(step, task_ref, state);
         }
-        self.counters.executors_terminated += 1;
-        self.update_task(now, &task_ref.task.key, status);
-        self.forget(&container);
+        step.counters.executors_terminated += 1;
+        self.update_task(step, &task_ref.task.key, status);
+        self.forget(step, &container);
     }
 
     /// Forgets a container whose end is written, so that the machine's records of it may be removed.
-    pub(super) fn forget(&mut self, container: &ContainerId) {
+    pub(super) fn forget(&mut self, step: &mut Step<'_>, container: &ContainerId) {
         self.forget_revocable(container);
-        self.timers.remove_container(container);
+        step.remove_timers_of(container);
         let container = container.clone();
-        self.output(
+        step.output(
             Destination::Container(container.clone()),
             ContainerAction::Forget { container },
         );

@@ -10,21 +10,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_proto::mesos::v1 as pb;
-use meseta_resources::Now;
 use tracing::warn;
 
 use super::executors::kill_event;
 use super::fields::duration;
 use super::kill::RECORD_WAIT;
 use super::model::{Executor, Task, TaskRef};
-use super::{AgentCore, ConnectionId, Destination, ExecutorAction, Timer};
+use super::{Agent, ConnectionId, Destination, ExecutorAction, Step, Timer};
 use crate::checkpoint::{KillCause, Lsn, RunKey, TaskKey};
 
-impl AgentCore {
+impl Agent {
     /// Passes a kill on to the executor that runs the task, now or after its return.
     pub(super) fn ask_for_kill(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         task_ref: &TaskRef,
         policy: Option<pb::KillPolicy>,
     ) {
@@ -35,18 +34,23 @@ impl AgentCore {
         if task.kill_asked != Some(policy) {
             let grace = policy.and_then(|policy| policy.grace_period);
             let grace = grace.map_or(Duration::ZERO, |grace| duration(&grace));
-            self.log_kill(now, task_ref, KillCause::Framework, grace);
+            self.log_kill(step, task_ref, KillCause::Framework, grace);
             self.change_task(&task.key, |task| task.kill_asked = Some(policy));
         }
         // A frozen executor would not receive it.
-        self.thaw(&executor.key.container);
+        self.thaw(step, &executor.key.container);
         if let Some(connection) = executor.link.connection {
-            self.tell_of_kill(now, executor, connection, task, policy);
+            self.tell_of_kill(step, executor, connection, task, policy);
         }
     }
 
     /// Sends a returning executor all kills requested meanwhile or earlier.
-    pub(super) fn repeat_kills(&mut self, now: Now, key: &RunKey, connection: ConnectionId) {
+    pub(super) fn repeat_kills(
+        &mut self,
+        step: &mut Step<'_>,
+        key: &RunKey,
+        connection: ConnectionId,
+    ) {
         let Some(executor) = self.executor_at(key) else {
             return;
         };
@@ -55,30 +59,35 @@ impl AgentCore {
                 && task.delivered
                 && !task.is_terminal()
             {
-                self.tell_of_kill(now, &executor, connection, task, policy);
+                self.tell_of_kill(step, &executor, connection, task, policy);
             }
         }
     }
 
     fn tell_of_kill(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         executor: &Executor,
         connection: ConnectionId,
         task: &Task,
         policy: Option<pb::KillPolicy>,
     ) {
-        self.tell_executor(executor, connection, kill_event(&task.key.task, policy));
-        self.set_timer(
-            now.moment + self.record_wait(),
-            Timer::KillUntold(task.key.clone(), self.lsn),
+        self.tell_executor(
+            step,
+            executor,
+            connection,
+            kill_event(&task.key.task, policy),
+        );
+        step.set_timer(
+            step.now.moment + self.record_wait(),
+            Timer::KillUntold(task.key.clone(), step.lsn()),
         );
     }
 
     /// Sends a kill whose record is late: a full disk does not keep a task alive, so the kill precedes the pending
     /// writes.
-    pub(super) fn kill_untold(&mut self, now: Now, key: &Arc<TaskKey>, lsn: Lsn) {
-        if lsn <= self.durable {
+    pub(super) fn kill_untold(&mut self, step: &mut Step<'_>, key: &Arc<TaskKey>, lsn: Lsn) {
+        if lsn <= step.durable() {
             return;
         }
         let Some(TaskRef { executor, task }) = self.task_at(key) else {
@@ -91,16 +100,16 @@ impl AgentCore {
         ) else {
             return;
         };
-        if executor.link.subscribed_after.max(task.delivered_after) > self.durable {
+        if executor.link.subscribed_after.max(task.delivered_after) > step.durable() {
             // The earlier writes may become durable soon, before the kill's.
             let again = Timer::KillUntold(key.clone(), lsn);
-            return self.set_timer(now.moment + RECORD_WAIT, again);
+            return step.set_timer(step.now.moment + RECORD_WAIT, again);
         }
         warn!(
             framework_id = %key.run.framework, executor_id = %key.run.executor, task_id = %key.task,
             "the disk takes too long; telling the executor of a kill before that is written"
         );
-        self.output_now(
+        step.output_now(
             Destination::Overdue(executor.key.container.clone()),
             ExecutorAction::Send {
                 connection,

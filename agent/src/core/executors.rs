@@ -12,17 +12,17 @@ use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor::{Event, call, event};
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{ExecutorId, FrameworkId, Now, TaskId};
+use meseta_resources::{ExecutorId, FrameworkId, TaskId};
 use tracing::{info, warn};
 
 use super::model::{Executor, ExecutorKind, Phase, TaskRef};
 use super::states::{gone_or_lost, is_terminal};
 use super::update_streams::{Pushed, StreamKey};
-use super::{AgentCore, ConnectionId, Destination, ExecutorAction, State};
+use super::{Agent, ConnectionId, Destination, ExecutorAction, State, Step};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{LogEntry, RunKey, Write};
 
-impl AgentCore {
+impl Agent {
     fn custom(&self, framework: &FrameworkId, executor: &ExecutorId) -> Option<Arc<Executor>> {
         let framework = self.frameworks.get(framework)?;
         let executor = framework.executors.get(executor)?;
@@ -31,7 +31,7 @@ impl AgentCore {
 
     pub(super) fn executor_subscribed(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         connection: ConnectionId,
         framework: &FrameworkId,
         executor: &ExecutorId,
@@ -39,7 +39,7 @@ impl AgentCore {
         permits: Vec<Option<Permit>>,
     ) {
         let Some(executor) = self.custom(framework, executor) else {
-            return self.output_now(Destination::Agent, ExecutorAction::Finish { connection });
+            return step.output_now(Destination::Agent, ExecutorAction::Finish { connection });
         };
         info!(
             framework_id = %executor.key.framework, executor_id = %executor.key.executor,
@@ -49,7 +49,7 @@ impl AgentCore {
             let finish = ExecutorAction::Finish {
                 connection: earlier,
             };
-            self.output_now(
+            step.output_now(
                 Destination::Executor(executor.key.container.clone()),
                 finish,
             );
@@ -61,9 +61,9 @@ impl AgentCore {
         let is_ending =
             executor.container.kill.is_some() || executor.link.termination_reason.is_some();
         if !is_ending {
-            let subscribed = self.subscribed_event(&executor);
-            self.tell_executor(&executor, connection, subscribed);
-            let after = self.lsn;
+            let subscribed = self.subscribed_event(step, &executor);
+            self.tell_executor(step, &executor, connection, subscribed);
+            let after = step.lsn();
             self.change_executor(&executor.key, |executor| {
                 executor.link.subscribed_after = after;
             });
@@ -71,7 +71,7 @@ impl AgentCore {
         // Also for an ending executor: these may be the terminal updates of its tasks.
         for (update, permit) in subscribe.unacknowledged_updates.into_iter().zip(permits) {
             self.executor_update(
-                now,
+                step,
                 &executor.key.framework,
                 &executor.key.executor,
                 update.status,
@@ -79,26 +79,24 @@ impl AgentCore {
             );
         }
         if is_ending {
-            self.tell_executor(&executor, connection, plain(event::Type::Shutdown));
-            return self.registered_if_all_back(now);
+            self.tell_executor(step, &executor, connection, plain(event::Type::Shutdown));
+            return self.registered_if_all_back(step);
         }
         self.settle_unknown(
-            now,
+            step,
             &executor.key,
             connection,
             &subscribe.unacknowledged_tasks,
         );
-        self.repeat_kills(now, &executor.key, connection);
-        self.reconcile_executor(now, &executor.key);
-        self.registered_if_all_back(now);
+        self.repeat_kills(step, &executor.key, connection);
+        self.reconcile_executor(step, &executor.key);
+        self.registered_if_all_back(step);
     }
 
-    fn subscribed_event(&self, executor: &Executor) -> Event {
+    fn subscribed_event(&self, step: &Step<'_>, executor: &Executor) -> Event {
         let framework = self.frameworks.get(&executor.key.framework);
-        let mut agent_info = self.options.info.clone();
-        agent_info.id = self.agent_id.as_ref().map(|id| pb::AgentId {
-            value: id.to_string(),
-        });
+        let mut agent_info = step.options.info.clone();
+        agent_info.id = step.agent_id_message();
         Event {
             r#type: Some(event::Type::Subscribed.into()),
             subscribed: Some(event::Subscribed {
@@ -116,11 +114,12 @@ impl AgentCore {
     /// Sends an event to an executor, after all earlier writes.
     pub(super) fn tell_executor(
         &mut self,
+        step: &mut Step<'_>,
         executor: &Executor,
         connection: ConnectionId,
         event: Event,
     ) {
-        self.output(
+        step.output(
             Destination::Executor(executor.key.container.clone()),
             ExecutorAction::Send {
                 connection,
@@ -142,7 +141,7 @@ impl AgentCore {
     /// accepted nor acknowledged to the executor, unless the agent has it already.
     pub(super) fn executor_update(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         framework: &FrameworkId,
         executor: &ExecutorId,
         mut status: pb::TaskStatus,
@@ -150,21 +149,21 @@ impl AgentCore {
     ) {
         let permit = permit.map(Arc::new);
         let Some(executor) = self.custom(framework, executor) else {
-            self.counters.invalid_status_updates += 1;
+            step.counters.invalid_status_updates += 1;
             return;
         };
         let Ok(task) = TaskId::new(&status.task_id.value) else {
-            self.counters.invalid_status_updates += 1;
+            step.counters.invalid_status_updates += 1;
             return;
         };
         if status.state() == pb::TaskState::TaskStaging {
             warn!(task_id = %task, "an executor told TASK_STAGING; shutting it down");
-            return self.shut_custom_down(now, &executor);
+            return self.shut_custom_down(step, &executor);
         }
-        self.complete_status(now, &executor, &mut status);
+        self.complete_status(step, &executor, &mut status);
         let uuid = status.uuid.clone().unwrap_or_default();
         let Some(task) = executor.tasks.get(&task).cloned() else {
-            return self.update_of_absent(now, &executor, task, status, permit);
+            return self.update_of_absent(step, &executor, task, status, permit);
         };
         let task_ref = TaskRef {
             executor: executor.clone(),
@@ -180,23 +179,21 @@ impl AgentCore {
         }
         let permit = permit.unwrap_or_default();
         if is_terminal(status.state) && !task_ref.task.is_terminal() && !known {
-            return self.send_after_resize(now, &task_ref, status, permit);
+            return self.send_after_resize(step, &task_ref, status, permit);
         }
-        let told = self.update_task_in(now, &task_ref.task.key, status, permit);
-        self.acknowledge_to_executor(&task_ref, uuid, told);
+        let told = self.update_task_in(step, &task_ref.task.key, status, permit);
+        self.acknowledge_to_executor(step, &task_ref, uuid, told);
     }
 
     /// Completes an executor's status with fields from the agent.
-    fn complete_status(&self, now: Now, executor: &Executor, status: &mut pb::TaskStatus) {
+    fn complete_status(&self, step: &Step<'_>, executor: &Executor, status: &mut pb::TaskStatus) {
         status.source = Some(Source::Executor.into());
         status.executor_id = Some(pb::ExecutorId {
             value: executor.key.executor.to_string(),
         });
-        status.agent_id = self.agent_id.as_ref().map(|id| pb::AgentId {
-            value: id.to_string(),
-        });
-        status.timestamp = Some(believable_time(status.timestamp, now.unix));
-        let ours = self.container_status(&executor.container.id, executor.container.pid);
+        status.agent_id = step.agent_id_message();
+        status.timestamp = Some(believable_time(status.timestamp, step.now.unix));
+        let ours = self.container_status(step, &executor.container.id, executor.container.pid);
         let told = status.container_status.get_or_insert_default();
         if told.network_infos.is_empty() {
             told.network_infos = ours.network_infos;
@@ -209,7 +206,7 @@ impl AgentCore {
     /// written; other updates of such a task are of no use after a restart.
     fn update_of_absent(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         executor: &Arc<Executor>,
         task: TaskId,
         status: pb::TaskStatus,
@@ -217,7 +214,7 @@ impl AgentCore {
     ) {
         let known = executor.completed.iter().find(|old| old.key.task == task);
         let Some(known) = known.cloned() else {
-            self.counters.invalid_status_updates += 1;
+            step.counters.invalid_status_updates += 1;
             warn!(
                 task_id = %task, executor_id = %executor.key.executor,
                 "dropped a status update of a task that the executor was not given"
@@ -238,23 +235,24 @@ impl AgentCore {
                 return log_rejected_update(&executor.key, &stream.task);
             };
             if is_terminal(status.state) {
-                self.persist(Write::Log {
+                step.persist(Write::Log {
                     key: known.key.clone(),
                     entry: Box::new(LogEntry::Update(status.clone())),
                 });
             }
-            self.answer_for_absent(now, &stream, status, permit);
+            self.answer_for_absent(step, &stream, status, permit);
         }
         let task_ref = TaskRef {
             executor: executor.clone(),
             task: known,
         };
-        self.acknowledge_to_executor(&task_ref, uuid, Some(Pushed::Send));
+        self.acknowledge_to_executor(step, &task_ref, uuid, Some(Pushed::Send));
     }
 
     /// Acknowledges an update to its executor, unless there was no room for the update.
     pub(super) fn acknowledge_to_executor(
         &mut self,
+        step: &mut Step<'_>,
         task_ref: &TaskRef,
         uuid: Vec<u8>,
         told: Option<Pushed>,
@@ -276,25 +274,26 @@ impl AgentCore {
             }),
             ..Event::default()
         };
-        self.tell_executor(&executor, connection, event);
+        self.tell_executor(step, &executor, connection, event);
     }
 
     /// Forwards a message from an executor to its scheduler. Messages are not kept, and no connection begins with one.
     pub(super) fn executor_message(
         &mut self,
+        step: &mut Step<'_>,
         framework: &FrameworkId,
         executor: &ExecutorId,
         data: Vec<u8>,
     ) {
         if self.state != State::Running {
-            self.counters.invalid_framework_messages += 1;
+            step.counters.invalid_framework_messages += 1;
             return warn!(
                 framework_id = %framework, executor_id = %executor,
                 "dropped a message of an executor: the agent is not registered with a master"
             );
         }
-        self.counters.valid_framework_messages += 1;
-        self.send(ToMaster::ExecutorMessage(wire::ExecutorMessage {
+        step.counters.valid_framework_messages += 1;
+        step.send(ToMaster::ExecutorMessage(wire::ExecutorMessage {
             framework_id: pb::FrameworkId {
                 value: framework.to_string(),
             },
@@ -306,7 +305,11 @@ impl AgentCore {
     }
 
     /// Forwards a message from a scheduler to its executor.
-    pub(super) fn message_for_executor(&mut self, message: wire::ExecutorMessage) {
+    pub(super) fn message_for_executor(
+        &mut self,
+        step: &mut Step<'_>,
+        message: wire::ExecutorMessage,
+    ) {
         let ids = FrameworkId::new(&message.framework_id.value)
             .ok()
             .zip(ExecutorId::new(&message.executor_id.value).ok());
@@ -316,27 +319,27 @@ impl AgentCore {
             Some((executor, connection))
         });
         let Some((executor, connection)) = to else {
-            self.counters.invalid_framework_messages += 1;
+            step.counters.invalid_framework_messages += 1;
             return warn!(
                 framework_id = message.framework_id.value,
                 executor_id = message.executor_id.value,
                 "dropped a message to an executor that is not connected here"
             );
         };
-        self.counters.valid_framework_messages += 1;
+        step.counters.valid_framework_messages += 1;
         let event = Event {
             r#type: Some(event::Type::Message.into()),
             message: Some(event::Message { data: message.data }),
             ..Event::default()
         };
-        self.tell_executor(&executor, connection, event);
+        self.tell_executor(step, &executor, connection, event);
     }
 
     /// Sends the terminal update of a task that its executor never received, once the executor's container no longer
     /// includes the task's resources.
     pub(super) fn finish_unlaunched(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         task_ref: &TaskRef,
         state: pb::TaskState,
         reason: Reason,
@@ -346,7 +349,7 @@ impl AgentCore {
         if executor.is_some_and(|executor| executor.awaits_resize(&task_ref.task)) {
             return;
         }
-        let mut status = self.executor_status(now, task_ref, state, None);
+        let mut status = self.executor_status(step, task_ref, state, None);
         status.source = Some(Source::Agent.into());
         status.reason = Some(reason.into());
         status.message = Some(message);
@@ -355,7 +358,7 @@ impl AgentCore {
             let id = nested.id.clone();
             self.change_container(&id, |nested| nested.phase = Phase::Ended);
         }
-        self.send_after_resize(now, task_ref, status, Default::default());
+        self.send_after_resize(step, task_ref, status, Default::default());
     }
 
     pub(super) fn gone_or_lost(&self, key: &RunKey) -> pb::TaskState {

@@ -13,14 +13,14 @@ use std::time::Duration;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{ContainerId, FrameworkId, Now};
+use meseta_resources::{ContainerId, FrameworkId};
 use tracing::{error, info, warn};
 
 use super::fields::{duration, unix_ns};
 use super::model::{Executor, ExecutorKind, Kill, Phase, TaskRef, TerminationReason};
 use super::registration::stream_key;
 use super::{
-    AgentCore, ContainerAction, Destination, ExitReason, Output, State, Timer, UnregisterWait,
+    Agent, ContainerAction, Destination, ExitReason, Output, State, Step, Timer, UnregisterWait,
 };
 use crate::checkpoint::{DiskCondition, KillCause, KillRequested, LogEntry, Lsn, Write};
 
@@ -38,8 +38,8 @@ const EXIT_WAIT: Duration = Duration::from_secs(5);
 /// reports tasks without an acknowledged terminal update as lost.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(5);
 
-impl AgentCore {
-    pub(super) fn kill_task(&mut self, now: Now, kill: &wire::KillTask) {
+impl Agent {
+    pub(super) fn kill_task(&mut self, step: &mut Step<'_>, kill: &wire::KillTask) {
         let Some(stream) = stream_key(&kill.framework_id, &kill.task_id) else {
             return;
         };
@@ -52,28 +52,28 @@ impl AgentCore {
             return;
         };
         if task_ref.executor.kind != ExecutorKind::Command && !task_ref.task.delivered {
-            return self.kill_undelivered(now, &task_ref);
+            return self.kill_undelivered(step, &task_ref);
         }
         if task_ref.executor.kind == ExecutorKind::Custom {
-            return self.ask_for_kill(now, &task_ref, kill.kill_policy);
+            return self.ask_for_kill(step, &task_ref, kill.kill_policy);
         }
         let grace = grace_of(kill.kill_policy.as_ref())
             .or_else(|| grace_of(task_ref.task.info.kill_policy.as_ref()))
             .unwrap_or(KILL_GRACE_DEFAULT);
-        self.kill(now, &task_ref, KillCause::Framework, grace);
+        self.kill(step, &task_ref, KillCause::Framework, grace);
     }
 
     /// Kills a task that waits for its executor, together with its whole group, before they are delivered. The
     /// executor's container already includes their resources, or is launched with them: the terminal updates follow
     /// after a resize.
-    pub(super) fn kill_undelivered(&mut self, now: Now, task_ref: &TaskRef) {
+    pub(super) fn kill_undelivered(&mut self, step: &mut Step<'_>, task_ref: &TaskRef) {
         let key = task_ref.executor.key.clone();
-        self.end_undelivered(now, task_ref);
-        self.reconcile_executor(now, &key);
-        self.end_if_idle(now, &key);
+        self.end_undelivered(step, task_ref);
+        self.reconcile_executor(step, &key);
+        self.end_if_idle(step, &key);
     }
 
-    pub(super) fn end_undelivered(&mut self, now: Now, task_ref: &TaskRef) {
+    pub(super) fn end_undelivered(&mut self, step: &mut Step<'_>, task_ref: &TaskRef) {
         let group = task_ref.task.group.clone();
         let waiting = task_ref.executor.undelivered();
         let together = waiting.into_iter().filter(|task| {
@@ -85,23 +85,29 @@ impl AgentCore {
                 task,
             };
             // A restarted agent must not deliver it to the executor.
-            self.log_kill(now, &task_ref, KillCause::Framework, Duration::ZERO);
-            self.finish_killed_during_launch(now, &task_ref);
+            self.log_kill(step, &task_ref, KillCause::Framework, Duration::ZERO);
+            self.finish_killed_during_launch(step, &task_ref);
         }
     }
 
     /// Ends a task whose process is the main process of a container.
-    pub(super) fn kill(&mut self, now: Now, task_ref: &TaskRef, cause: KillCause, grace: Duration) {
+    pub(super) fn kill(
+        &mut self,
+        step: &mut Step<'_>,
+        task_ref: &TaskRef,
+        cause: KillCause,
+        grace: Duration,
+    ) {
         let container = task_ref.container();
         if container.phase == Phase::Ended {
             return;
         }
         if let Some(earlier) = container.kill {
             if let Some(deadline) = earlier.deadline
-                && now.moment + grace < deadline
+                && step.now.moment + grace < deadline
             {
-                self.log_kill(now, task_ref, earlier.cause, grace);
-                self.send_kill(now, &container.id, grace);
+                self.log_kill(step, task_ref, earlier.cause, grace);
+                self.send_kill(step, &container.id, grace);
             }
             return;
         }
@@ -110,24 +116,24 @@ impl AgentCore {
             container_id = %container.id, ?cause,
             grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX), "killing a task"
         );
-        self.log_kill(now, task_ref, cause, grace);
+        self.log_kill(step, task_ref, cause, grace);
         let during_launch = container.phase == Phase::Launching;
         self.change_container(&container.id, |container| {
             container.kill = Some(Kill {
                 cause,
                 during_launch,
-                deadline: during_launch.then(|| now.moment + grace),
+                deadline: during_launch.then(|| step.now.moment + grace),
                 grace,
             });
         });
         if during_launch {
             // A queued launch is cancelled; a begun launch is killed once it has started. The task may have run for
             // long while the report of its start waited for the disk: then this is its kill, with its grace period.
-            self.output_kill(now, &container.id, grace);
+            self.output_kill(step, &container.id, grace);
             return;
         }
         // The task ran, but the agent may have crashed before it sent that update.
-        self.tell_running(now, task_ref);
+        self.tell_running(step, task_ref);
         let Some(task_ref) = &self.task_at(&task_ref.task.key) else {
             return;
         };
@@ -135,32 +141,32 @@ impl AgentCore {
         let tell = framework.is_some_and(|framework| framework.has_killing_state());
         if tell && !matches!(cause, KillCause::CompletionTime | KillCause::Preempted) {
             let state = pb::TaskState::TaskKilling;
-            let status = self.executor_status(now, task_ref, state, task_ref.container().pid);
-            self.update_task(now, &task_ref.task.key, status);
+            let status = self.executor_status(step, task_ref, state, task_ref.container().pid);
+            self.update_task(step, &task_ref.task.key, status);
         }
-        self.send_kill(now, &task_ref.container().id, grace);
+        self.send_kill(step, &task_ref.container().id, grace);
     }
 
     pub(super) fn log_kill(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         task_ref: &TaskRef,
         cause: KillCause,
         grace: Duration,
     ) {
-        self.persist(Write::Log {
+        step.persist(Write::Log {
             key: task_ref.task.key.clone(),
-            entry: Box::new(self.kill_entry(now, cause, grace)),
+            entry: Box::new(self.kill_entry(step, cause, grace)),
         });
     }
 
-    fn kill_entry(&self, now: Now, cause: KillCause, grace: Duration) -> LogEntry {
-        let boot_clock = &self.options.boot_clock;
+    fn kill_entry(&self, step: &Step<'_>, cause: KillCause, grace: Duration) -> LogEntry {
+        let boot_clock = &step.options.boot_clock;
         LogEntry::KillRequested(KillRequested {
             grace_ns: u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX),
-            at_unix_ns: unix_ns(now),
+            at_unix_ns: unix_ns(step.now),
             cause: cause.into(),
-            uptime_ns: Some(boot_clock.uptime_ns(now)),
+            uptime_ns: Some(boot_clock.uptime_ns(step.now)),
             boot_id: Some(boot_clock.boot().as_str().to_owned()),
         })
     }
@@ -168,14 +174,14 @@ impl AgentCore {
     /// Records that an executor must end, so that a restarted agent knows this.
     pub(super) fn mark_ending(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         executor: &Executor,
         cause: KillCause,
         grace: Duration,
     ) {
-        self.persist(Write::ExecutorLog {
+        step.persist(Write::ExecutorLog {
             key: executor.key.clone(),
-            entry: Box::new(self.kill_entry(now, cause, grace)),
+            entry: Box::new(self.kill_entry(step, cause, grace)),
         });
         let during_launch = executor.container.phase == Phase::Launching;
         self.change_executor(&executor.key, |executor| {
@@ -189,33 +195,38 @@ impl AgentCore {
     }
 
     /// Sends the signal to a running container.
-    pub(super) fn send_kill(&mut self, now: Now, container: &ContainerId, grace: Duration) {
-        let deadline = now.moment + grace;
+    pub(super) fn send_kill(
+        &mut self,
+        step: &mut Step<'_>,
+        container: &ContainerId,
+        grace: Duration,
+    ) {
+        let deadline = step.now.moment + grace;
         self.change_container(container, |container| {
             if let Some(kill) = &mut container.kill {
                 kill.deadline = Some(deadline);
                 kill.grace = grace;
             }
         });
-        self.output_kill(now, container, grace);
-        self.set_timer(
+        self.output_kill(step, container, grace);
+        step.set_timer(
             deadline + KILL_OVERDUE,
             Timer::KillOverdue(container.clone()),
         );
     }
 
-    fn output_kill(&mut self, now: Now, container: &ContainerId, grace: Duration) {
-        self.thaw(container);
+    fn output_kill(&mut self, step: &mut Step<'_>, container: &ContainerId, grace: Duration) {
+        self.thaw(step, container);
         let container = container.clone();
-        self.output(
+        step.output(
             Destination::Container(container.clone()),
             ContainerAction::Kill {
                 container: container.clone(),
                 grace,
             },
         );
-        let unwritten = Timer::KillUnwritten(container, self.lsn);
-        self.set_timer(now.moment + self.record_wait(), unwritten);
+        let unwritten = Timer::KillUnwritten(container, step.lsn());
+        step.set_timer(step.now.moment + self.record_wait(), unwritten);
     }
 
     /// The longest time that a signal waits for its request to be durable.
@@ -231,21 +242,26 @@ impl AgentCore {
 
     /// Sends a signal whose record is late: a full disk does not keep a task alive, so the signal precedes the pending
     /// writes.
-    pub(super) fn kill_unwritten(&mut self, now: Now, container: &ContainerId, lsn: Lsn) {
+    pub(super) fn kill_unwritten(
+        &mut self,
+        step: &mut Step<'_>,
+        container: &ContainerId,
+        lsn: Lsn,
+    ) {
         let executor = self.executor_of(container);
         let of_executor = executor.as_ref().map(|executor| &executor.container);
         let task_ref = self.task_of(container);
         let held = task_ref.as_ref().map(TaskRef::container).or(of_executor);
         let Some(kill) = held
             .and_then(|held| held.kill)
-            .filter(|_| lsn > self.durable)
+            .filter(|_| lsn > step.durable())
         else {
             return;
         };
         warn!(container_id = %container, "the disk takes too long; killing before that is written");
-        let grace = kill.left(now.moment);
-        self.thaw_overdue(container);
-        self.output_now(
+        let grace = kill.left(step.now.moment);
+        self.thaw_overdue(step, container);
+        step.output_now(
             Destination::Overdue(container.clone()),
             ContainerAction::Kill {
                 container: container.clone(),
@@ -254,7 +270,7 @@ impl AgentCore {
         );
     }
 
-    pub(super) fn kill_overdue(&mut self, container: &ContainerId) {
+    pub(super) fn kill_overdue(&mut self, step: &mut Step<'_>, container: &ContainerId) {
         let phase = match (self.task_of(container), self.executor_of(container)) {
             (Some(task_ref), _) => task_ref.container().phase,
             (None, Some(executor)) => executor.container.phase,
@@ -263,7 +279,7 @@ impl AgentCore {
         if phase == Phase::Running {
             warn!(container_id = %container, "a container is still running after its kill; destroying it");
             // The kill of the container was sent, with or without a record: there is nothing left to wait for.
-            self.output_now(
+            step.output_now(
                 Destination::Overdue(container.clone()),
                 ContainerAction::Destroy {
                     container: container.clone(),
@@ -272,13 +288,13 @@ impl AgentCore {
         }
     }
 
-    pub(super) fn completion_time_over(&mut self, now: Now, container: &ContainerId) {
+    pub(super) fn completion_time_over(&mut self, step: &mut Step<'_>, container: &ContainerId) {
         if let Some(task_ref) = self.task_of(container) {
-            self.kill(now, &task_ref, KillCause::CompletionTime, Duration::ZERO);
+            self.kill(step, &task_ref, KillCause::CompletionTime, Duration::ZERO);
         }
     }
 
-    pub(super) fn finish_killed_during_launch(&mut self, now: Now, task_ref: &TaskRef) {
+    pub(super) fn finish_killed_during_launch(&mut self, step: &mut Step<'_>, task_ref: &TaskRef) {
         let TerminationReason {
             state,
             reason,
@@ -293,10 +309,10 @@ impl AgentCore {
         let is_waiting =
             task_ref.executor.kind == ExecutorKind::Default && !task_ref.task.delivered;
         if task_ref.executor.kind == ExecutorKind::Custom || is_waiting {
-            return self.finish_unlaunched(now, task_ref, state, reason, message);
+            return self.finish_unlaunched(step, task_ref, state, reason, message);
         }
         self.finish_task(
-            now,
+            step,
             task_ref,
             state,
             Source::Agent,
@@ -307,7 +323,12 @@ impl AgentCore {
     }
 
     /// Kills the other tasks of the group of a task that did not finish successfully.
-    pub(super) fn end_group_of(&mut self, now: Now, task_ref: &TaskRef, state: pb::TaskState) {
+    pub(super) fn end_group_of(
+        &mut self,
+        step: &mut Step<'_>,
+        task_ref: &TaskRef,
+        state: pb::TaskState,
+    ) {
         let group = task_ref.task.group.clone();
         if state == pb::TaskState::TaskFinished || group.is_none() {
             return;
@@ -324,18 +345,22 @@ impl AgentCore {
                 task: task.clone(),
             };
             let grace = grace_of(task.info.kill_policy.as_ref()).unwrap_or(KILL_GRACE_DEFAULT);
-            self.kill(now, &other, KillCause::Group, grace);
+            self.kill(step, &other, KillCause::Group, grace);
         }
     }
 
-    pub(super) fn shutdown_executor(&mut self, now: Now, shutdown: &wire::ShutdownExecutor) {
+    pub(super) fn shutdown_executor(
+        &mut self,
+        step: &mut Step<'_>,
+        shutdown: &wire::ShutdownExecutor,
+    ) {
         let framework = FrameworkId::new(&shutdown.framework_id.value).ok();
         let executor = framework
             .and_then(|id| self.frameworks.get(&id))
             .and_then(|framework| framework.executors.get(shutdown.executor_id.value.as_str()))
             .cloned();
         match executor {
-            Some(executor) => self.shut_executor_down(now, &executor, KillCause::Shutdown),
+            Some(executor) => self.shut_executor_down(step, &executor, KillCause::Shutdown),
             None => warn!(
                 framework_id = shutdown.framework_id.value,
                 executor_id = shutdown.executor_id.value,
@@ -346,12 +371,12 @@ impl AgentCore {
 
     pub(super) fn shut_executor_down(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         executor: &Arc<Executor>,
         cause: KillCause,
     ) {
         if executor.kind == ExecutorKind::Custom {
-            return self.shut_custom_down(now, executor);
+            return self.shut_custom_down(step, executor);
         }
         for task in executor.tasks.values() {
             let task_ref = TaskRef {
@@ -360,16 +385,20 @@ impl AgentCore {
             };
             let waits = executor.kind == ExecutorKind::Default && !task.delivered;
             if waits && !task.is_terminal() {
-                self.finish_killed_during_launch(now, &task_ref);
+                self.finish_killed_during_launch(step, &task_ref);
             } else {
                 let grace = grace_of(task.info.kill_policy.as_ref());
-                self.kill(now, &task_ref, cause, grace.unwrap_or(KILL_GRACE_DEFAULT));
+                self.kill(step, &task_ref, cause, grace.unwrap_or(KILL_GRACE_DEFAULT));
             }
         }
-        self.end_if_idle(now, &executor.key);
+        self.end_if_idle(step, &executor.key);
     }
 
-    pub(super) fn shutdown_framework(&mut self, now: Now, shutdown: &wire::ShutdownFramework) {
+    pub(super) fn shutdown_framework(
+        &mut self,
+        step: &mut Step<'_>,
+        shutdown: &wire::ShutdownFramework,
+    ) {
         let Ok(id) = FrameworkId::new(&shutdown.framework_id.value) else {
             return;
         };
@@ -384,47 +413,50 @@ impl AgentCore {
             if executor.is_live() {
                 self.change_executor(&executor.key, |executor| executor.orphaned = true);
                 if let Some(executor) = self.executor_at(&executor.key) {
-                    self.drop_ended_tasks(&executor);
-                    self.shut_executor_down(now, &executor, KillCause::Shutdown);
+                    self.drop_ended_tasks(step, &executor);
+                    self.shut_executor_down(step, &executor, KillCause::Shutdown);
                 }
             } else {
                 // Nobody is left to acknowledge the executor's updates.
-                self.retire(&executor.key);
+                self.retire(step, &executor.key);
             }
         }
-        self.retire_framework_if_idle(&id);
+        self.retire_framework_if_idle(step, &id);
     }
 
     /// Drops the ended tasks: their acknowledgements will not come.
-    fn drop_ended_tasks(&mut self, executor: &Arc<Executor>) {
+    fn drop_ended_tasks(&mut self, step: &mut Step<'_>, executor: &Arc<Executor>) {
         for task in executor.tasks.values().filter(|task| task.is_terminal()) {
-            self.task_over(&TaskRef {
-                executor: executor.clone(),
-                task: task.clone(),
-            });
+            self.task_over(
+                step,
+                &TaskRef {
+                    executor: executor.clone(),
+                    task: task.clone(),
+                },
+            );
         }
     }
 
-    pub(super) fn shut_down(&mut self, now: Now, reason: String) {
+    pub(super) fn shut_down(&mut self, step: &mut Step<'_>, reason: String) {
         info!(reason, "the master asked for a shutdown");
-        self.kill_everything(now, KillCause::Shutdown);
+        self.kill_everything(step, KillCause::Shutdown);
         self.begin_exit(ExitReason::Shutdown(reason));
     }
 
-    pub(super) fn stop(&mut self, now: Now, kill_tasks: bool) {
+    pub(super) fn stop(&mut self, step: &mut Step<'_>, kill_tasks: bool) {
         if kill_tasks {
-            self.kill_everything(now, KillCause::AgentExit);
+            self.kill_everything(step, KillCause::AgentExit);
             self.begin_exit(ExitReason::Stopped);
         } else {
-            self.thaw_all();
-            self.exit_process(now, ExitReason::Stopped);
+            self.thaw_all(step);
+            self.exit_process(step, ExitReason::Stopped);
         }
     }
 
     /// Ends the running tasks first, so that each terminal update is sent while the master still knows the agent.
-    pub(super) fn unregister(&mut self, now: Now) {
+    pub(super) fn unregister(&mut self, step: &mut Step<'_>) {
         info!("asked to unregister: tasks end, and the agent after them");
-        self.kill_everything(now, KillCause::AgentExit);
+        self.kill_everything(step, KillCause::AgentExit);
         self.begin_exit(ExitReason::Unregistered);
     }
 
@@ -442,10 +474,10 @@ impl AgentCore {
         }
     }
 
-    fn kill_everything(&mut self, now: Now, cause: KillCause) {
+    fn kill_everything(&mut self, step: &mut Step<'_>, cause: KillCause) {
         let executors: Vec<_> = self.all_executors().collect();
         for executor in executors {
-            self.shut_executor_down(now, &executor, cause);
+            self.shut_executor_down(step, &executor, cause);
         }
     }
 
@@ -460,46 +492,46 @@ impl AgentCore {
     }
 
     /// Exits once no container is left that had to end with the agent.
-    pub(super) fn exit_if_idle(&mut self, now: Now) {
+    pub(super) fn exit_if_idle(&mut self, step: &mut Step<'_>) {
         if self.exit.is_none() || self.all_executors().any(|executor| executor.is_live()) {
             return;
         }
-        if self.exit == Some(ExitReason::Unregistered) && self.awaits_acknowledgements(now) {
+        if self.exit == Some(ExitReason::Unregistered) && self.awaits_acknowledgements(step) {
             return;
         }
         if let Some(mut reason) = self.exit.take() {
-            if reason == ExitReason::Unregistered && !self.send_unregister() {
+            if reason == ExitReason::Unregistered && !self.send_unregister(step) {
                 warn!("no master to unregister from: the master will mark the agent unreachable");
                 reason = ExitReason::Stopped;
             }
-            self.output_exit(now, reason);
+            self.output_exit(step, reason);
         }
     }
 
     /// Ends the process after the last write, or after [`EXIT_WAIT`] if the disk takes longer.
-    pub(super) fn output_exit(&mut self, now: Now, reason: ExitReason) {
+    pub(super) fn output_exit(&mut self, step: &mut Step<'_>, reason: ExitReason) {
         self.leaving = Some(reason.clone());
-        self.output(Destination::Agent, Output::Exit(reason));
-        self.set_timer(now.moment + EXIT_WAIT, Timer::ExitUnwritten);
+        step.output(Destination::Agent, Output::Exit(reason));
+        step.set_timer(step.now.moment + EXIT_WAIT, Timer::ExitUnwritten);
     }
 
-    pub(super) fn exit_unwritten(&mut self) {
+    pub(super) fn exit_unwritten(&mut self, step: &mut Step<'_>) {
         if let Some(reason) = self.leaving.take() {
             error!("the disk takes too long; ending before the last writes are durable");
             // The exit that waits for the writes has another destination.
-            self.output_now(Destination::Liveness, Output::Exit(reason));
+            step.output_now(Destination::Liveness, Output::Exit(reason));
         }
     }
 
     /// Whether the exit waits for acknowledgements from a connected master. The wait is needed because the agent sends
     /// the updates of a task one after the other.
-    fn awaits_acknowledgements(&mut self, now: Now) -> bool {
+    fn awaits_acknowledgements(&mut self, step: &mut Step<'_>) -> bool {
         if !self.updates.is_flowing() || !self.updates.awaits_any() {
             return false;
         }
         if self.unregister_wait == UnregisterWait::NotBegun {
             self.unregister_wait = UnregisterWait::Lasts;
-            self.set_timer(now.moment + UNREGISTER_WAIT, Timer::Unregister);
+            step.set_timer(step.now.moment + UNREGISTER_WAIT, Timer::Unregister);
         }
         self.unregister_wait == UnregisterWait::Lasts
     }

@@ -15,12 +15,12 @@ use tracing::{info, warn};
 use super::fields::{duration, unix_ns, volumes_among};
 use super::model::{Executor, ExecutorKind, Framework, Phase, Task, TaskRef};
 use super::parent_volumes::ParentVolumes;
-use super::{AgentCore, ContainerAction, Destination, LaunchPlan, Subject, Timer};
+use super::{Agent, ContainerAction, Destination, LaunchPlan, Step, Subject, Timer};
 use crate::checkpoint::{FrameworkRecord, LogEntry, RunKey, Started, Write};
 
-impl AgentCore {
+impl Agent {
     /// Launches an executor's container.
-    pub(super) fn launch(&mut self, key: &Arc<RunKey>) {
+    pub(super) fn launch(&mut self, step: &mut Step<'_>, key: &Arc<RunKey>) {
         let Some(executor) = self.executor_at(key) else {
             return;
         };
@@ -37,13 +37,14 @@ impl AgentCore {
         };
         let volumes = Some(plan.volumes.clone());
         self.change_executor(key, |executor| executor.link.volumes = volumes);
-        self.launch_as(plan);
+        self.launch_as(step, plan);
     }
 
     /// Launches the container of a task inside its executor's, with these volumes. The cost does not grow with the
     /// number of other tasks: a group may have any number.
     pub(super) fn launch_inside(
         &mut self,
+        step: &mut Step<'_>,
         key: &Arc<RunKey>,
         task: &Task,
         parent_volumes: &ParentVolumes<'_>,
@@ -51,33 +52,41 @@ impl AgentCore {
         let Some(nested) = &task.nested else {
             return;
         };
-        self.launch_as(LaunchPlan {
-            run: key.clone(),
-            container: nested.id.clone(),
-            subject: Subject::Nested(task.info.clone()),
-            user: task.user.clone(),
-            role: task.role.clone(),
-            demand: nested.demand,
-            resources: task.resources.clone(),
-            volumes: volumes_among(&task.info.resources),
-            parent_volumes: parent_volumes.seen_by(&task.info),
-        });
+        self.launch_as(
+            step,
+            LaunchPlan {
+                run: key.clone(),
+                container: nested.id.clone(),
+                subject: Subject::Nested(task.info.clone()),
+                user: task.user.clone(),
+                role: task.role.clone(),
+                demand: nested.demand,
+                resources: task.resources.clone(),
+                volumes: volumes_among(&task.info.resources),
+                parent_volumes: parent_volumes.seen_by(&task.info),
+            },
+        );
     }
 
-    fn launch_as(&mut self, plan: LaunchPlan) {
-        self.output(
+    fn launch_as(&mut self, step: &mut Step<'_>, plan: LaunchPlan) {
+        step.output(
             Destination::Container(plan.container.clone()),
             ContainerAction::Launch(Box::new(plan)),
         );
     }
 
     /// Adds a framework, or updates its description.
-    pub(super) fn upsert_framework(&mut self, id: &FrameworkId, info: pb::FrameworkInfo) {
+    pub(super) fn upsert_framework(
+        &mut self,
+        step: &mut Step<'_>,
+        id: &FrameworkId,
+        info: pb::FrameworkInfo,
+    ) {
         let known = self.frameworks.get(id).map(|held| held.info.clone());
         if known.is_some_and(|known| *known == info) {
             return;
         }
-        let Some(agent) = self.agent_id.clone() else {
+        let Some(agent) = step.agent_id().cloned() else {
             return;
         };
         let shared = Arc::new(info.clone());
@@ -94,7 +103,7 @@ impl AgentCore {
                 self.frameworks.insert(id.clone(), framework);
             }
         }
-        self.persist(Write::Framework {
+        step.persist(Write::Framework {
             agent,
             framework: id.clone(),
             record: Box::new(FrameworkRecord { info }),
@@ -111,7 +120,7 @@ impl AgentCore {
         Some(framework)
     }
 
-    pub(super) fn update_framework(&mut self, now: Now, info: pb::FrameworkInfo) {
+    pub(super) fn update_framework(&mut self, step: &mut Step<'_>, info: pb::FrameworkInfo) {
         let told = info.id.clone().unwrap_or_default().value;
         let Ok(id) = FrameworkId::new(&told) else {
             return;
@@ -120,15 +129,15 @@ impl AgentCore {
             return;
         }
         info!(framework_id = %id, "framework updated");
-        self.upsert_framework(&id, info);
-        for key in self.updates.resend_of(now.moment, &id) {
-            self.send_head(&key);
+        self.upsert_framework(step, &id, info);
+        for key in self.updates.resend_of(step.now.moment, &id) {
+            self.send_head(step, &key);
         }
     }
 
     pub(super) fn started(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         container: &ContainerId,
         supervisor: ProcessIdentity,
         task_pid: i32,
@@ -136,7 +145,7 @@ impl AgentCore {
         let Some(executor) = self.executor_of(container) else {
             // The container is unknown and must not live on.
             warn!(container_id = %container, "a container started that is not known");
-            return self.output(
+            return step.output(
                 Destination::Container(container.clone()),
                 ContainerAction::Destroy {
                     container: container.clone(),
@@ -144,8 +153,8 @@ impl AgentCore {
             );
         };
         let task_ref = self.task_of(container);
-        let entry = self.start_entry(now, Duration::ZERO, &supervisor, task_pid);
-        self.log_start(&executor, task_ref.as_ref(), entry);
+        let entry = self.start_entry(step, Duration::ZERO, &supervisor, task_pid);
+        self.log_start(step, &executor, task_ref.as_ref(), entry);
         self.change_container(container, |container| {
             container.phase = Phase::Running;
             container.supervisor = Some(supervisor);
@@ -153,25 +162,34 @@ impl AgentCore {
         });
         let kill = match &task_ref {
             // The rest of its grace period after an earlier signal, if the task ran before the core learned of it.
-            Some(task_ref) => task_ref.container().kill.map(|kill| kill.left(now.moment)),
+            Some(task_ref) => task_ref
+                .container()
+                .kill
+                .map(|kill| kill.left(step.now.moment)),
             None => executor.container.kill.map(|_| Duration::ZERO),
         };
         if let Some(grace) = kill {
-            return self.send_kill(now, container, grace);
+            return self.send_kill(step, container, grace);
         }
         match task_ref {
             Some(task_ref) => {
-                self.tell_running(now, &task_ref);
-                self.arm_completion_time(now, &task_ref);
-                self.arm_checks(now, &task_ref);
+                self.tell_running(step, &task_ref);
+                self.arm_completion_time(step, &task_ref);
+                self.arm_checks(step, &task_ref);
             }
-            None => self.reconcile_executor(now, &executor.key),
+            None => self.reconcile_executor(step, &executor.key),
         }
     }
 
-    fn log_start(&mut self, executor: &Executor, task: Option<&TaskRef>, entry: LogEntry) {
+    fn log_start(
+        &mut self,
+        step: &mut Step<'_>,
+        executor: &Executor,
+        task: Option<&TaskRef>,
+        entry: LogEntry,
+    ) {
         let entry = Box::new(entry);
-        self.persist(match task {
+        step.persist(match task {
             Some(task_ref) => Write::Log {
                 key: task_ref.task.key.clone(),
                 entry,
@@ -185,7 +203,12 @@ impl AgentCore {
 
     /// Writes the supervisor of a running container again if its log lacks the entry: the agent crashed before writing
     /// it, or the log was damaged since. If one of two records is lost, the agent must not depend on the other.
-    pub(super) fn restore_start(&mut self, now: Now, executor: &Executor, task: Option<&TaskRef>) {
+    pub(super) fn restore_start(
+        &mut self,
+        step: &mut Step<'_>,
+        executor: &Executor,
+        task: Option<&TaskRef>,
+    ) {
         let container = task.map_or(&executor.container, TaskRef::container);
         let Some(supervisor) = container.supervisor.as_ref() else {
             return;
@@ -194,34 +217,34 @@ impl AgentCore {
             return;
         }
         let ran = task.map_or(Duration::ZERO, |task_ref| {
-            told_to_run_since(now, &task_ref.task)
+            told_to_run_since(step.now, &task_ref.task)
         });
         let pid = container.pid.unwrap_or_default();
-        let entry = self.start_entry(now, ran, supervisor, pid);
-        self.log_start(executor, task, entry);
+        let entry = self.start_entry(step, ran, supervisor, pid);
+        self.log_start(step, executor, task, entry);
     }
 
     /// A log entry for a container that was started this long ago.
     fn start_entry(
         &self,
-        now: Now,
+        step: &Step<'_>,
         ran: Duration,
         supervisor: &ProcessIdentity,
         task_pid: i32,
     ) -> LogEntry {
         let ran_ns = u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX);
-        let uptime_ns = self.options.boot_clock.uptime_ns(now);
+        let uptime_ns = step.options.boot_clock.uptime_ns(step.now);
         LogEntry::Started(Started {
             supervisor: supervisor.to_text(),
             task_pid,
-            at_unix_ns: unix_ns(now).saturating_sub(ran_ns),
+            at_unix_ns: unix_ns(step.now).saturating_sub(ran_ns),
             uptime_ns: Some(uptime_ns.saturating_sub(ran_ns)),
         })
     }
 
     /// Sends STARTING and RUNNING, unless they were sent. STARTING is never sent after another state: with a damaged
     /// log the master may already know the task as running.
-    pub(super) fn tell_running(&mut self, now: Now, task_ref: &TaskRef) {
+    pub(super) fn tell_running(&mut self, step: &mut Step<'_>, task_ref: &TaskRef) {
         for state in [pb::TaskState::TaskStarting, pb::TaskState::TaskRunning] {
             let Some(task_ref) = self.task_at(&task_ref.task.key) else {
                 return;
@@ -239,25 +262,25 @@ impl AgentCore {
             let Some(task_ref) = self.task_at(&task_ref.task.key) else {
                 return;
             };
-            let status = self.executor_status(now, &task_ref, state, task_ref.container().pid);
-            self.update_task(now, &task_ref.task.key, status);
+            let status = self.executor_status(step, &task_ref, state, task_ref.container().pid);
+            self.update_task(step, &task_ref.task.key, status);
         }
     }
 
     /// A status that the executor of a task would send.
     pub(super) fn executor_status(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         task_ref: &TaskRef,
         state: pb::TaskState,
         pid: Option<i32>,
     ) -> pb::TaskStatus {
         let task = task_ref.task.info.task_id.clone();
-        let mut status = self.status(now, task, state, Source::Executor, None, None);
+        let mut status = self.status(step, task, state, Source::Executor, None, None);
         status.executor_id = Some(pb::ExecutorId {
             value: task_ref.executor.key.executor.to_string(),
         });
-        status.container_status = Some(self.container_status(&task_ref.container().id, pid));
+        status.container_status = Some(self.container_status(step, &task_ref.container().id, pid));
         if task_ref.executor.kind != ExecutorKind::Custom {
             status.healthy = task_ref.task.healthy;
             status.check_status.clone_from(&task_ref.task.check_status);
@@ -267,12 +290,13 @@ impl AgentCore {
 
     pub(super) fn container_status(
         &self,
+        step: &Step<'_>,
         container: &ContainerId,
         pid: Option<i32>,
     ) -> pb::ContainerStatus {
         let address = pb::network_info::IpAddress {
             protocol: Some(pb::network_info::Protocol::IPv4.into()),
-            ip_address: Some(self.options.container_ip.clone()),
+            ip_address: Some(step.options.container_ip.clone()),
         };
         pb::ContainerStatus {
             container_id: Some(container.into()),
@@ -286,7 +310,7 @@ impl AgentCore {
     }
 
     /// Sets the timer for the completion time of a task, counted from its start, also over restarts of the agent.
-    pub(super) fn arm_completion_time(&mut self, now: Now, task_ref: &TaskRef) {
+    pub(super) fn arm_completion_time(&mut self, step: &mut Step<'_>, task_ref: &TaskRef) {
         let Some(task_ref) = self.task_at(&task_ref.task.key) else {
             return;
         };
@@ -294,26 +318,31 @@ impl AgentCore {
             return;
         };
         let ran = task_ref.container().ran_before;
-        let ran = ran.unwrap_or_else(|| told_to_run_since(now, &task_ref.task));
+        let ran = ran.unwrap_or_else(|| told_to_run_since(step.now, &task_ref.task));
         let left = duration(longest).saturating_sub(ran);
         let container = task_ref.container().id.clone();
-        self.set_timer(now.moment + left, Timer::CompletionTime(container));
+        step.set_timer(step.now.moment + left, Timer::CompletionTime(container));
     }
 
-    pub(super) fn launch_failed(&mut self, now: Now, container: &ContainerId, cause: String) {
+    pub(super) fn launch_failed(
+        &mut self,
+        step: &mut Step<'_>,
+        container: &ContainerId,
+        cause: String,
+    ) {
         let Some(executor) = self.executor_of(container) else {
             return;
         };
         let message = format!("Failed to launch container: {cause}");
         let Some(task_ref) = self.task_of(container) else {
-            return self.executor_not_launched(now, &executor, message);
+            return self.executor_not_launched(step, &executor, message);
         };
         if task_ref.container().kill.is_some() {
-            return self.finish_killed_during_launch(now, &task_ref);
+            return self.finish_killed_during_launch(step, &task_ref);
         }
-        self.counters.container_launch_errors += 1;
+        step.counters.container_launch_errors += 1;
         self.finish_task(
-            now,
+            step,
             &task_ref,
             pb::TaskState::TaskFailed,
             Source::Agent,

@@ -10,35 +10,35 @@ use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor::event;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{ContainerId, ExecutorId, Now, format_duration};
+use meseta_resources::{ContainerId, ExecutorId, format_duration};
 use tracing::{info, warn};
 
 use super::ending::{exit_message, has_ended_itself, limited};
 use super::executors::plain;
 use super::fields::duration;
 use super::model::{Executor, ExecutorKind, Phase, TaskRef};
-use super::{AgentCore, Ending, Exit, Timer};
+use super::{Agent, Ending, Exit, Step, Timer};
 use crate::checkpoint::{KillCause, RunKey};
 
-impl AgentCore {
-    pub(super) fn await_registration(&mut self, now: Now, key: &RunKey) {
-        self.set_timer(
-            now.moment + self.options.executor_registration_timeout,
+impl Agent {
+    pub(super) fn await_registration(&mut self, step: &mut Step<'_>, key: &RunKey) {
+        step.set_timer(
+            step.now.moment + step.options.executor_registration_timeout,
             Timer::ExecutorRegistration(key.container.clone()),
         );
     }
 
-    pub(super) fn registration_timed_out(&mut self, now: Now, container: &ContainerId) {
+    pub(super) fn registration_timed_out(&mut self, step: &mut Step<'_>, container: &ContainerId) {
         let Some(executor) = self.executor_of(container) else {
             return;
         };
         if executor.link.has_subscribed || !executor.is_live() {
             return;
         }
-        self.counters.container_launch_errors += 1;
-        let timeout = format_duration(self.options.executor_registration_timeout);
+        step.counters.container_launch_errors += 1;
+        let timeout = format_duration(step.options.executor_registration_timeout);
         self.terminate_executor(
-            now,
+            step,
             &executor,
             pb::TaskState::TaskFailed,
             Reason::ExecutorRegistrationTimeout,
@@ -47,7 +47,7 @@ impl AgentCore {
     }
 
     /// Asks an executor to end, and ends it after its grace period.
-    pub(super) fn shut_custom_down(&mut self, now: Now, executor: &Executor) {
+    pub(super) fn shut_custom_down(&mut self, step: &mut Step<'_>, executor: &Executor) {
         if !executor.is_live() || executor.container.kill.is_some() {
             return;
         }
@@ -58,35 +58,40 @@ impl AgentCore {
         let info = executor.info.as_ref();
         let grace = info
             .and_then(|info| info.shutdown_grace_period.as_ref())
-            .map_or(self.options.executor_shutdown_grace, duration);
-        self.mark_ending(now, executor, KillCause::Shutdown, grace);
+            .map_or(step.options.executor_shutdown_grace, duration);
+        self.mark_ending(step, executor, KillCause::Shutdown, grace);
         if executor.container.phase == Phase::Launching {
-            return self.send_kill(now, &executor.container.id, Duration::ZERO);
+            return self.send_kill(step, &executor.container.id, Duration::ZERO);
         }
         // The executor needs its grace period for its shutdown, and frozen it would not receive the event.
-        self.thaw(&executor.key.container);
+        self.thaw(step, &executor.key.container);
         if let Some(connection) = executor.link.connection {
-            self.tell_executor(executor, connection, plain(event::Type::Shutdown));
+            self.tell_executor(step, executor, connection, plain(event::Type::Shutdown));
         }
-        self.set_timer(
-            now.moment + grace,
+        step.set_timer(
+            step.now.moment + grace,
             Timer::ExecutorShutdown(executor.key.container.clone()),
         );
     }
 
-    pub(super) fn shutdown_overdue(&mut self, now: Now, container: &ContainerId) {
+    pub(super) fn shutdown_overdue(&mut self, step: &mut Step<'_>, container: &ContainerId) {
         let Some(executor) = self.executor_of(container) else {
             return;
         };
         if executor.is_live() {
             warn!(executor_id = %executor.key.executor, "an executor outlived its shutdown");
-            self.send_kill(now, container, Duration::ZERO);
+            self.send_kill(step, container, Duration::ZERO);
         }
     }
 
-    pub(super) fn executor_not_launched(&mut self, now: Now, executor: &Executor, message: String) {
+    pub(super) fn executor_not_launched(
+        &mut self,
+        step: &mut Step<'_>,
+        executor: &Executor,
+        message: String,
+    ) {
         if executor.container.kill.is_none() {
-            self.counters.container_launch_errors += 1;
+            step.counters.container_launch_errors += 1;
             self.change_executor(&executor.key, |executor| {
                 executor
                     .link
@@ -106,11 +111,16 @@ impl AgentCore {
             limitation: None,
             kill_requested: None,
         };
-        self.executor_ended(now, &executor, ending);
+        self.executor_ended(step, &executor, ending);
     }
 
     /// Handles the end of an executor's own container, with everything in it.
-    pub(super) fn executor_ended(&mut self, now: Now, executor: &Arc<Executor>, ending: Ending) {
+    pub(super) fn executor_ended(
+        &mut self,
+        step: &mut Step<'_>,
+        executor: &Arc<Executor>,
+        ending: Ending,
+    ) {
         if executor.container.phase == Phase::Ended {
             return;
         }
@@ -119,27 +129,28 @@ impl AgentCore {
             executor.container.phase = Phase::Ended;
             executor.link.connection = None;
         });
-        self.counters.executors_terminated += 1;
+        step.counters.executors_terminated += 1;
         info!(executor_id = %key.executor, container_id = %key.container, ?ending, "executor ended");
         // Updates that it sent before come first.
-        self.reconcile_executor(now, &key);
-        self.end_tasks_of(now, &key, &ending);
+        self.reconcile_executor(step, &key);
+        self.end_tasks_of(step, &key, &ending);
         if !executor.orphaned {
             let framework = pb::FrameworkId {
                 value: key.framework.to_string(),
             };
-            self.tell_exited(framework, &key.executor, exit_of(executor, &ending));
+            self.tell_exited(step, framework, &key.executor, exit_of(executor, &ending));
         }
-        self.forget(&key.container);
-        self.retire_if_over(&key);
+        self.forget(step, &key.container);
+        self.retire_if_over(step, &key);
         // The executor may be the last one that the registration waits for.
-        self.registered_if_all_back(now);
+        self.registered_if_all_back(step);
     }
 
     /// Reports the exit of an executor that was to be launched for refused tasks: the master has recorded it as
     /// launched.
     pub(super) fn tell_not_launched(
         &mut self,
+        step: &mut Step<'_>,
         framework: &pb::FrameworkInfo,
         executor: Option<&pb::ExecutorInfo>,
         was_to_be_launched: bool,
@@ -156,26 +167,30 @@ impl AgentCore {
         let is_here = executors
             .any(|one| one.key.executor == id && one.key.framework.as_str() == framework.value);
         if !is_here {
-            self.tell_exited(framework, &id, None);
+            self.tell_exited(step, framework, &id, None);
         }
     }
 
     pub(super) fn tell_exited(
         &mut self,
+        step: &mut Step<'_>,
         framework_id: pb::FrameworkId,
         executor: &ExecutorId,
         status: Option<i32>,
     ) {
-        self.send_exited(wire::ExecutorExited {
-            framework_id,
-            executor_id: pb::ExecutorId {
-                value: executor.to_string(),
+        self.send_exited(
+            step,
+            wire::ExecutorExited {
+                framework_id,
+                executor_id: pb::ExecutorId {
+                    value: executor.to_string(),
+                },
+                status,
             },
-            status,
-        });
+        );
     }
 
-    fn end_tasks_of(&mut self, now: Now, key: &RunKey, ending: &Ending) {
+    fn end_tasks_of(&mut self, step: &mut Step<'_>, key: &RunKey, ending: &Ending) {
         let Some(executor) = self.executor_at(key) else {
             return;
         };
@@ -214,23 +229,23 @@ impl AgentCore {
             if let Some(nested) = &task.nested {
                 let id = nested.id.clone();
                 self.change_container(&id, |nested| nested.phase = Phase::Ended);
-                self.forget(&id);
+                self.forget(step, &id);
             }
-            let mut status = self.executor_status(now, &task_ref, state, None);
+            let mut status = self.executor_status(step, &task_ref, state, None);
             status.source = Some(Source::Agent.into());
             status.reason = Some(reason.into());
             status.message = Some(message.clone());
             status.limitation = ending.limitation.as_ref().and_then(limited);
-            self.update_task(now, &task.key, status);
+            self.update_task(step, &task.key, status);
         }
     }
 
     /// Waits for the recovered executors after a restart, or registers at once if there are none.
-    pub(super) fn await_executors(&mut self, now: Now) {
+    pub(super) fn await_executors(&mut self, step: &mut Step<'_>) {
         self.awaits_executors = true;
-        let at = now.moment + self.options.executor_reregistration_timeout;
-        self.set_timer(at, Timer::ExecutorsBack);
-        self.registered_if_all_back(now);
+        let at = step.now.moment + step.options.executor_reregistration_timeout;
+        step.set_timer(at, Timer::ExecutorsBack);
+        self.registered_if_all_back(step);
     }
 
     fn missing(&self) -> Vec<Arc<Executor>> {
@@ -246,22 +261,22 @@ impl AgentCore {
         missing.collect()
     }
 
-    pub(super) fn registered_if_all_back(&mut self, now: Now) {
+    pub(super) fn registered_if_all_back(&mut self, step: &mut Step<'_>) {
         if self.awaits_executors && self.missing().is_empty() {
             self.awaits_executors = false;
-            self.connect_now(now);
+            self.connect_now(step);
         }
     }
 
-    pub(super) fn executors_overdue(&mut self, now: Now) {
+    pub(super) fn executors_overdue(&mut self, step: &mut Step<'_>) {
         if !self.awaits_executors {
             return;
         }
-        let timeout = format_duration(self.options.executor_reregistration_timeout);
+        let timeout = format_duration(step.options.executor_reregistration_timeout);
         for executor in self.missing() {
             let state = self.gone_or_lost(&executor.key);
             self.terminate_executor(
-                now,
+                step,
                 &executor,
                 state,
                 Reason::ExecutorReregistrationTimeout,
@@ -269,7 +284,7 @@ impl AgentCore {
             );
         }
         self.awaits_executors = false;
-        self.connect_now(now);
+        self.connect_now(step);
     }
 }
 

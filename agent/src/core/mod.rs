@@ -50,6 +50,7 @@ mod fields;
 mod history;
 mod ids;
 mod input;
+mod journal;
 mod kill;
 mod launch;
 mod launch_plan;
@@ -71,6 +72,8 @@ mod shares;
 mod snapshot;
 mod states;
 mod status_updates;
+mod step;
+mod step_context;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -80,11 +83,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_proto::meseta::v1::agent_frame::Message;
 use meseta_proto::mesos::v1 as pb;
-use meseta_resources::{
-    AgentId, ContainerId, ExecutorId, FrameworkId, Moment, Now, Resources, TaskId,
-};
+use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, TaskId};
 
 pub use boot_clock::BootClock;
 pub use demand::Enforceable;
@@ -106,18 +106,20 @@ pub use oversubscription::{Oversubscription, Report};
 pub use probe::{CheckState, Probe, ProbeHost, ProbeId, ProbeMethod, ProbeResult};
 pub use snapshot::{Counters, Snapshot};
 pub use states::is_terminal;
+pub use step::AgentCore;
 pub use update_streams::{
     Acknowledged, Pushed, RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN, StatusUpdates, StreamKey,
 };
 
-use crate::checkpoint::{DiskCondition, Lsn, RunKey, TaskKey, Write};
+use crate::checkpoint::{DiskCondition, Lsn, RunKey, TaskKey};
 use epochs::Epochs;
 use history::History;
 use operation_updates::OperationUpdates;
 use registration::Link;
 pub(crate) use registration::stream_key;
 pub(crate) use rejection::VOLUMES_MAX;
-use timers::{Timer, Timers};
+use step_context::Step;
+use timers::Timer;
 
 /// The fixed settings of the core.
 #[derive(Clone, Debug)]
@@ -194,12 +196,10 @@ struct ContainerOwner {
     task: Option<TaskId>,
 }
 
+/// The state of the agent, by owner.
 #[derive(Debug)]
-pub struct AgentCore {
-    options: Options,
-    rng: fastrand::Rng,
+struct Agent {
     state: State,
-    agent_id: Option<AgentId>,
     link: Link,
     master: Option<Arc<pb::MasterInfo>>,
     epochs: Epochs,
@@ -225,8 +225,6 @@ pub struct AgentCore {
     set_aside: Resources,
     operations: OperationUpdates,
     durable_view: operations::DurableView,
-    timers: Timers,
-    counters: Counters,
     oversubscription: Oversubscription,
     exit: Option<ExitReason>,
     /// Set while the exit of the process waits for the last writes.
@@ -238,24 +236,13 @@ pub struct AgentCore {
     disk: DiskCondition,
     /// Whether the agent has stopped answering its master, because the disk has been silent for too long.
     given_up_for_disk: bool,
-    lsn: Lsn,
-    /// The last write that contains more than a new epoch.
-    last_fact: Lsn,
-    /// The write of the newest epoch, and its time.
-    rise: Option<(Lsn, Moment)>,
-    /// The last durable write.
-    durable: Lsn,
-    sequence: u64,
-    effects: Vec<Effect>,
 }
 
-impl AgentCore {
-    /// Creates the initial state; `seed` is the source of all its uuids and jitter.
-    pub fn new(options: Options, seed: u64) -> Self {
+impl Agent {
+    /// Creates the initial state.
+    fn new(options: &Options) -> Self {
         Self {
-            rng: fastrand::Rng::with_seed(seed),
             state: State::Recovering,
-            agent_id: None,
             link: Link::default(),
             master: None,
             epochs: Epochs::default(),
@@ -273,8 +260,6 @@ impl AgentCore {
             set_aside: Resources::new(),
             operations: OperationUpdates::default(),
             durable_view: operations::DurableView::new(options.resources.clone()),
-            timers: Timers::default(),
-            counters: Counters::default(),
             oversubscription: Oversubscription::default(),
             exit: None,
             leaving: None,
@@ -282,175 +267,18 @@ impl AgentCore {
             draining: None,
             disk: DiskCondition::default(),
             given_up_for_disk: false,
-            lsn: Lsn::default(),
-            last_fact: Lsn::default(),
-            rise: None,
-            durable: Lsn::default(),
-            sequence: 0,
-            effects: Vec::new(),
-            options,
         }
     }
 
-    /// Takes one input, then does the work that is due by `now`.
-    pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
-        self.sequence += 1;
-        match input {
-            Input::Recovered(recovery) => self.recovered(now, *recovery),
-            Input::LinkUp { link, led } => self.link_up(now, link, led),
-            Input::LinkDown { link, reason } => self.link_down(now, link, &reason),
-            Input::LinkWritable { link, unsent } => self.link_writable(link, unsent),
-            Input::Frame { link, frame, .. } => self.frame(now, link, *frame),
-            Input::ContainerStarted {
-                container,
-                supervisor,
-                task_pid,
-            } => self.started(now, &container, supervisor, task_pid),
-            Input::LaunchFailed { container, cause } => self.launch_failed(now, &container, cause),
-            Input::ContainerEnded { container, ending } => self.ended(now, &container, ending),
-            Input::ExecutorSubscribed {
-                connection,
-                framework,
-                executor,
-                subscribe,
-                permit: _,
-                permits,
-            } => self
-                .executor_subscribed(now, connection, &framework, &executor, *subscribe, permits),
-            Input::ExecutorGone { connection } => self.executor_gone(connection),
-            Input::ExecutorUpdate {
-                framework,
-                executor,
-                status,
-                permit,
-            } => self.executor_update(now, &framework, &executor, *status, Some(permit)),
-            Input::ExecutorMessage {
-                framework,
-                executor,
-                data,
-                permit: _,
-            } => self.executor_message(&framework, &executor, data),
-            Input::Resized { container, failed } => self.resized(now, &container, failed),
-            Input::FreezeFailed { container } => self.freeze_failed(&container),
-            Input::Probed {
-                container,
-                id,
-                result,
-            } => self.probed(now, &container, id, result),
-            Input::Oversubscription(report) => self.oversubscribe(now, *report),
-            Input::Disk(condition) => self.disk_changed(now, condition),
-            Input::Paused { lasted } => self.paused(now, lasted),
-            Input::HeldUp { lasted } => self.held_up(now, lasted),
-            Input::Tick => {}
-            Input::Stop { kill_tasks } => self.stop(now, kill_tasks),
-            Input::Unregister => self.unregister(now),
-        }
-        self.fire_timers(now);
-        self.end_draining();
-        self.exit_if_idle(now);
-        std::mem::take(&mut self.effects)
-    }
-
-    /// The latest time for the next call of [`AgentCore::step`] with [`Input::Tick`].
-    pub fn next_deadline(&self) -> Option<Moment> {
-        [
-            self.timers.next(),
-            self.updates.next_due(),
-            self.operations.next_due(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
-    }
-
-    /// The current phase of the agent's life.
-    pub fn state(&self) -> State {
-        self.state
-    }
-
-    /// The number of steps: two snapshots with the same number are equal.
-    pub fn sequence(&self) -> u64 {
-        self.sequence
-    }
-
-    fn fire_timers(&mut self, now: Now) {
-        while let Some(timer) = self.timers.pop(now.moment) {
-            match timer {
-                Timer::Connect(link) => self.connect_due(now, link),
-                Timer::RegistrationTimeout(link) => self.registration_overdue(now, link),
-                Timer::PingTimeout(link) => self.ping_overdue(now, link),
-                Timer::CompletionTime(container) => self.completion_time_over(now, &container),
-                Timer::KillOverdue(container) => self.kill_overdue(&container),
-                Timer::KillUnwritten(container, lsn) => self.kill_unwritten(now, &container, lsn),
-                Timer::KillUntold(task, lsn) => self.kill_untold(now, &task, lsn),
-                Timer::Deliveries(container) => self.deliver_next(now, &container),
-                Timer::ExecutorRegistration(container) => {
-                    self.registration_timed_out(now, &container);
-                }
-                Timer::ExecutorShutdown(container) => self.shutdown_overdue(now, &container),
-                Timer::Probe(container, check_kind) => self.probe_due(now, &container, check_kind),
-                Timer::ExecutorsBack => self.executors_overdue(now),
-                Timer::Unregister => self.unregister_wait = UnregisterWait::Over,
-                Timer::ExitUnwritten => self.exit_unwritten(),
-                Timer::DiskTimeout => self.disk_timed_out(),
+    /// The resources allocated to the live executors.
+    fn allocated(&self) -> Resources {
+        let mut sum = Resources::default();
+        for executor in self.all_executors() {
+            for resource in executor.allocated().iter() {
+                sum.insert(resource.clone());
             }
         }
-        for key in self.updates.due(now.moment) {
-            if self.updates.has_left(&key, self.durable.0) {
-                self.send_head(&key);
-            }
-        }
-        for uuid in self.operations.due(now.moment) {
-            self.tell_operation(&uuid);
-        }
-    }
-
-    fn set_timer(&mut self, at: Moment, timer: Timer) {
-        self.timers.set(at, timer);
-    }
-
-    fn persist(&mut self, write: Write) {
-        self.lsn = Lsn(self.lsn.0.saturating_add(1));
-        self.last_fact = self.lsn;
-        self.effects.push(Effect::Persist {
-            lsn: self.lsn,
-            write,
-        });
-    }
-
-    /// Adds an output that follows all writes so far.
-    fn output(&mut self, to: Destination, output: impl Into<Output>) {
-        self.effects.push(Effect::Output {
-            after: self.lsn,
-            to,
-            output: output.into(),
-        });
-    }
-
-    /// Adds an output that waits for no write, only for earlier outputs of the same destination.
-    fn output_now(&mut self, to: Destination, output: impl Into<Output>) {
-        self.effects.push(Effect::Output {
-            after: Lsn::default(),
-            to,
-            output: output.into(),
-        });
-    }
-
-    fn send(&mut self, message: Message) {
-        let link = self.link.id;
-        self.output(
-            Destination::Master,
-            LinkAction::Send {
-                link,
-                message: Box::new(message),
-            },
-        );
-    }
-
-    fn uuid(&mut self) -> uuid::Uuid {
-        let mut bytes = [0; 16];
-        self.rng.fill(&mut bytes);
-        uuid::Builder::from_random_bytes(bytes).into_uuid()
+        sum
     }
 
     /// The executor that owns a container, or its parent.

@@ -12,11 +12,11 @@ use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::OperationState;
-use meseta_resources::{Change, Now, Operation, Resource, Resources};
+use meseta_resources::{Change, Operation, Resource, Resources};
 use tracing::{error, info, warn};
 
-use super::AgentCore;
 use super::operation_updates::OperationUuid;
+use super::{Agent, Step};
 use crate::checkpoint::{Holdings, Lsn, ResourcesRecord, Write, check_place};
 
 /// Durable view of reservations and operations. Readers see only state that would survive a crash, since operators use
@@ -47,6 +47,17 @@ impl DurableView {
         }
         self.next.push_back(next);
     }
+
+    /// Shows the states whose writes are durable up to `lsn`. Returns the number of changes.
+    pub(super) fn show_durable(&mut self, lsn: Lsn) -> u64 {
+        let mut changes = 0;
+        while let Some((_, resources, operations)) = self.next.pop_front_if(|(at, ..)| *at <= lsn) {
+            self.resources = resources;
+            self.operations = operations;
+            changes += 1;
+        }
+        changes
+    }
 }
 
 /// States that wait for their writes: each holds all resources of the agent.
@@ -69,25 +80,25 @@ impl From<String> for OperationFailure {
     }
 }
 
-impl AgentCore {
-    pub(super) fn apply_operation(&mut self, now: Now, apply: wire::ApplyOperation) {
+impl Agent {
+    pub(super) fn apply_operation(&mut self, step: &mut Step<'_>, apply: wire::ApplyOperation) {
         let Some(uuid) = uuid_of(&apply.operation_uuid) else {
             warn!("dropped an operation with an invalid uuid");
             return;
         };
         if self.operations.get(&uuid).is_some() {
-            self.tell_operation(&uuid);
+            self.tell_operation(step, &uuid);
             return;
         }
         let done = if self.operations.len() >= UNACKNOWLEDGED_OPERATIONS_MAX {
             Err(OperationFailure::Dropped(format!(
                 "{UNACKNOWLEDGED_OPERATIONS_MAX} operations wait for their acknowledgement"
             )))
-        } else if self.operations.bytes() >= self.options.operations_bytes_max {
+        } else if self.operations.bytes() >= step.options.operations_bytes_max {
             // A single checkpoint holds all of them.
             Err(OperationFailure::Dropped(format!(
                 "operations of {} bytes wait for their acknowledgement: raise the agent's --memory_budget",
-                self.options.operations_bytes_max
+                step.options.operations_bytes_max
             )))
         } else {
             self.carry_out(&apply.operation)
@@ -97,19 +108,19 @@ impl AgentCore {
         match done {
             Ok((operation, produced)) => {
                 info!(operation = name, uuid = %uuid_text, resources = %produced, "operation done");
-                let mut status = self.operation_status(OperationState::OperationFinished);
+                let mut status = self.operation_status(step, OperationState::OperationFinished);
                 status.operation_id.clone_from(&apply.operation.id);
                 status.converted_resources =
                     convert::to_resources(&produced, Format::PostRefinement).unwrap_or_default();
                 let message = self.operation_message(apply, status);
                 let tell = self
                     .operations
-                    .push(now.moment, uuid, Arc::new(message), true);
+                    .push(step.now.moment, uuid, Arc::new(message), true);
                 let created = operation.created().to_vec();
                 let destroyed = operation.destroyed().to_vec();
-                self.persist_holdings(created, destroyed);
+                self.persist_holdings(step, created, destroyed);
                 if tell {
-                    self.tell_operation(&uuid);
+                    self.tell_operation(step, &uuid);
                 }
             }
             Err(not_done) => {
@@ -118,15 +129,15 @@ impl AgentCore {
                     OperationFailure::Dropped(reason) => (OperationState::OperationDropped, reason),
                 };
                 error!(operation = name, uuid = %uuid_text, ?state, reason, "operation not done");
-                let mut status = self.operation_status(state);
+                let mut status = self.operation_status(step, state);
                 status.operation_id.clone_from(&apply.operation.id);
                 status.message = Some(reason);
                 let message = self.operation_message(apply, status);
                 if self
                     .operations
-                    .push(now.moment, uuid, Arc::new(message), false)
+                    .push(step.now.moment, uuid, Arc::new(message), false)
                 {
-                    self.tell_operation(&uuid);
+                    self.tell_operation(step, &uuid);
                 }
             }
         }
@@ -142,7 +153,7 @@ impl AgentCore {
         for volume in operation.created() {
             check_place(volume).map_err(|why| OperationFailure::Failed(why.into()))?;
         }
-        let used = self.snapshot().allocated().unallocate();
+        let used = self.allocated().unallocate();
         if let Some(volume) = operation
             .destroyed()
             .iter()
@@ -169,47 +180,37 @@ impl AgentCore {
     }
 
     /// Makes the agent's holdings and unacknowledged operations durable.
-    fn persist_holdings(&mut self, created: Vec<Resource>, destroyed: Vec<Resource>) {
+    fn persist_holdings(
+        &mut self,
+        step: &mut Step<'_>,
+        created: Vec<Resource>,
+        destroyed: Vec<Resource>,
+    ) {
         let holdings = Arc::new(Holdings {
             resources: self.total.to_checkpoint() + &self.set_aside,
             operations: self.operations.kept(),
         });
         let operations = holdings.operations.clone();
-        self.persist(Write::Resources {
+        step.persist(Write::Resources {
             holdings,
             created,
             destroyed,
         });
         self.durable_view
-            .follow((self.lsn, self.total.clone(), operations));
+            .follow((step.lsn(), self.total.clone(), operations));
     }
 
-    /// Notes that all writes up to `lsn` are durable, so that readers may see their state.
-    pub fn durable(&mut self, lsn: Lsn) {
-        self.durable = self.durable.max(lsn);
-        while self
-            .durable_view
-            .next
-            .front()
-            .is_some_and(|(at, ..)| *at <= lsn)
-        {
-            if let Some((_, resources, operations)) = self.durable_view.next.pop_front() {
-                self.durable_view.resources = resources;
-                self.durable_view.operations = operations;
-                self.sequence += 1;
-            }
-        }
-    }
-
-    fn operation_status(&mut self, state: OperationState) -> pb::OperationStatus {
+    fn operation_status(
+        &mut self,
+        step: &mut Step<'_>,
+        state: OperationState,
+    ) -> pb::OperationStatus {
         pb::OperationStatus {
             state: state.into(),
             uuid: Some(pb::Uuid {
-                value: self.uuid().into_bytes().to_vec(),
+                value: step.new_uuid().into_bytes().to_vec(),
             }),
-            agent_id: self.agent_id.as_ref().map(|id| pb::AgentId {
-                value: id.to_string(),
-            }),
+            agent_id: step.agent_id_message(),
             ..pb::OperationStatus::default()
         }
     }
@@ -229,7 +230,7 @@ impl AgentCore {
         }
     }
 
-    pub(super) fn tell_operation(&mut self, uuid: &OperationUuid) {
+    pub(super) fn tell_operation(&mut self, step: &mut Step<'_>, uuid: &OperationUuid) {
         let Some(operation) = self.operations.get(uuid) else {
             return;
         };
@@ -238,26 +239,30 @@ impl AgentCore {
             status: operation.latest_status.clone(),
             operation_uuid: operation.uuid.clone(),
         };
-        self.send(ToMaster::OperationUpdate(update));
+        step.send(ToMaster::OperationUpdate(update));
     }
 
-    pub(super) fn operation_acknowledged(&mut self, message: &wire::AcknowledgeOperation) {
+    pub(super) fn operation_acknowledged(
+        &mut self,
+        step: &mut Step<'_>,
+        message: &wire::AcknowledgeOperation,
+    ) {
         let uuid = uuid_of(&message.operation_uuid);
         let kept = uuid.and_then(|uuid| self.operations.acknowledge(&uuid, &message.status_uuid));
         match kept {
-            Some(true) => self.persist_holdings(Vec::new(), Vec::new()),
+            Some(true) => self.persist_holdings(step, Vec::new(), Vec::new()),
             Some(false) => {}
             None => warn!("ignored an acknowledgement of an operation's status"),
         }
     }
 
     /// Answers for an operation from the master that never arrived: it was not carried out.
-    pub(super) fn answer_unknown_operation(&mut self, now: Now, uuid: pb::Uuid) {
+    pub(super) fn answer_unknown_operation(&mut self, step: &mut Step<'_>, uuid: pb::Uuid) {
         let Some(key) = uuid_of(&uuid) else { return };
         if self.operations.get(&key).is_some() {
             return;
         }
-        let mut status = self.operation_status(OperationState::OperationDropped);
+        let mut status = self.operation_status(step, OperationState::OperationDropped);
         status.message = Some("Reconciliation: the operation is unknown to the agent".to_owned());
         let message = pb::Operation {
             latest_status: status.clone(),
@@ -267,23 +272,23 @@ impl AgentCore {
         };
         if self
             .operations
-            .push(now.moment, key, Arc::new(message), false)
+            .push(step.now.moment, key, Arc::new(message), false)
         {
-            self.tell_operation(&key);
+            self.tell_operation(step, &key);
         }
     }
 
     /// Restores the checkpointed holdings.
-    pub(super) fn recover_holdings(&mut self, now: Now, record: ResourcesRecord) {
+    pub(super) fn recover_holdings(&mut self, step: &mut Step<'_>, record: ResourcesRecord) {
         let checkpointed = match convert::resources(&record.resources) {
             Ok(checkpointed) => checkpointed,
             Err(error) => {
                 error!(%error, "the checkpointed reservations make no sense");
-                self.counters.recovery_errors += 1;
+                step.counters.recovery_errors += 1;
                 return;
             }
         };
-        let (total, others) = self.options.resources.with_fitting(&checkpointed);
+        let (total, others) = step.options.resources.with_fitting(&checkpointed);
         self.durable_view.resources.clone_from(&total);
         self.total = total;
         if !others.is_empty() {
@@ -292,13 +297,13 @@ impl AgentCore {
                 "checkpointed reservations or volumes are not made of what --resources gives; they are \
                  set aside, with their data, until it does"
             );
-            self.counters.recovery_errors += 1;
+            step.counters.recovery_errors += 1;
         }
         self.set_aside = others;
         for operation in record.operations {
             if let Some(uuid) = uuid_of(&operation.uuid) {
                 self.operations
-                    .push(now.moment, uuid, Arc::new(operation), true);
+                    .push(step.now.moment, uuid, Arc::new(operation), true);
             }
         }
         self.durable_view.operations = self.operations.kept();

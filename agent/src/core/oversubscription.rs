@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use super::model::{Executor, ExecutorKind, Phase, Task, TaskRef, TerminationReason};
 use super::probe::ProbeId;
-use super::{AgentCore, ContainerAction, Destination, State};
+use super::{Agent, ContainerAction, Destination, State, Step};
 use crate::checkpoint::KillCause;
 
 const MILLIS_PER_CPU: f64 = 1000.0;
@@ -77,19 +77,19 @@ pub struct Oversubscription {
     due: Option<Moment>,
 }
 
-impl AgentCore {
-    pub(super) fn oversubscribe(&mut self, now: Now, report: Report) {
+impl Agent {
+    pub(super) fn oversubscribe(&mut self, step: &mut Step<'_>, report: Report) {
         if matches!(self.state, State::Recovering | State::Terminating) {
             return;
         }
         let was_open = self.oversubscription.stopped.is_none();
         if let Some(assessment) = report.assessment {
-            self.apply_assessment(now, assessment);
+            self.apply_assessment(step, assessment);
         }
         if let Some(estimate) = report.estimate {
             self.estimated(&report.allocated, estimate);
         }
-        self.thaw_exempt(now);
+        self.thaw_exempt(step);
         let closes = was_open && self.oversubscription.stopped.is_some();
         if closes {
             // The estimate for this sample may ignore the stop.
@@ -98,11 +98,11 @@ impl AgentCore {
         let due = self
             .oversubscription
             .due
-            .is_none_or(|due| due <= now.moment);
+            .is_none_or(|due| due <= step.now.moment);
         if self.oversubscription.estimated.is_some() && (due || closes) {
             self.oversubscription.due =
-                Some(now.moment + self.options.oversubscribed_resources_interval);
-            self.publish();
+                Some(step.now.moment + step.options.oversubscribed_resources_interval);
+            self.publish(step);
         }
     }
 
@@ -134,19 +134,19 @@ impl AgentCore {
     }
 
     /// Makes the newest estimate the total, and sends it to the master if it has changed.
-    fn publish(&mut self) {
+    fn publish(&mut self, step: &mut Step<'_>) {
         let state = &mut self.oversubscription;
         if state.total != state.estimated {
             state.total = state.estimated.clone();
         }
         if self.state == State::Running && self.oversubscription.told != self.oversubscription.total
         {
-            self.tell_total();
+            self.tell_total(step);
         }
     }
 
     /// Called after every registration: the master may have another total, or none.
-    pub(super) fn tell_total(&mut self) {
+    pub(super) fn tell_total(&mut self, step: &mut Step<'_>) {
         let Some(total) = self.oversubscription.total.clone() else {
             return;
         };
@@ -157,13 +157,13 @@ impl AgentCore {
         info!(%total, "reporting revocable resources to the master");
         self.oversubscription.told = Some(total);
         self.oversubscription.updates += 1;
-        self.send(ToMaster::AgentUpdate(wire::AgentUpdate {
+        step.send(ToMaster::AgentUpdate(wire::AgentUpdate {
             oversubscribed: Some(wire::OversubscribedTotal { resources }),
         }));
     }
 
     /// Applies the controller's assessment.
-    fn apply_assessment(&mut self, now: Now, assessment: Assessment) {
+    fn apply_assessment(&mut self, step: &mut Step<'_>, assessment: Assessment) {
         let state = &mut self.oversubscription;
         let stopped = assessment.stop_offering.as_ref().map(ToString::to_string);
         match (&state.stopped, &stopped) {
@@ -173,14 +173,15 @@ impl AgentCore {
         }
         state.stopped = stopped;
         state.readings = assessment.readings;
-        self.throttle_revocable(assessment.throttle, assessment.memory_ceiling_bytes);
+        self.throttle_revocable(step, assessment.throttle, assessment.memory_ceiling_bytes);
         for correction in assessment.corrections {
-            self.correct(now, &correction);
+            self.correct(step, &correction);
         }
     }
 
     fn throttle_revocable(
         &mut self,
+        step: &mut Step<'_>,
         throttle: Option<Throttle>,
         memory_ceiling_bytes: Option<u64>,
     ) {
@@ -201,7 +202,7 @@ impl AgentCore {
         state.memory_ceiling_bytes = memory_ceiling_bytes;
         if !same {
             let cpus_millis = after.map(millis);
-            self.output_now(
+            step.output_now(
                 Destination::Revocable,
                 ContainerAction::ThrottleRevocable {
                     cpus_millis,
@@ -212,7 +213,7 @@ impl AgentCore {
     }
 
     /// Carries out one correction, if it names a container that may be touched.
-    fn correct(&mut self, now: Now, correction: &Correction) {
+    fn correct(&mut self, step: &mut Step<'_>, correction: &Correction) {
         let executor = self
             .frameworks
             .get(&correction.framework)
@@ -224,14 +225,14 @@ impl AgentCore {
             None => true,
         };
         let Some(executor) = executor.filter(|executor| named(executor)) else {
-            // The executor has ended, or is in another container by now.
+            // The executor has ended, or is in another container by step.now.
             info!(
                 framework_id = %correction.framework, executor_id = %correction.executor,
                 "ignored a correction of an executor that is gone"
             );
             return;
         };
-        if let Err(reason) = self.check_correction(now, &executor, correction.action) {
+        if let Err(reason) = self.check_correction(step, &executor, correction.action) {
             self.oversubscription.corrections_refused += 1;
             warn!(
                 framework_id = %correction.framework, executor_id = %correction.executor,
@@ -248,43 +249,43 @@ impl AgentCore {
         let key = (correction.why.detector, correction.action.as_str());
         *self.oversubscription.corrections.entry(key).or_default() += 1;
         match correction.action {
-            estimators::Action::Kill => self.preempt(now, &executor, &correction.why.to_string()),
+            estimators::Action::Kill => self.preempt(step, &executor, &correction.why.to_string()),
             estimators::Action::Freeze if executor.container.phase == Phase::Running => {
-                self.freeze(&executor.key.container, true);
+                self.freeze(step, &executor.key.container, true);
             }
             estimators::Action::Freeze => {}
-            estimators::Action::Thaw => self.freeze(&executor.key.container, false),
+            estimators::Action::Thaw => self.freeze(step, &executor.key.container, false),
         }
     }
 
     fn check_correction(
         &self,
-        now: Now,
+        step: &Step<'_>,
         executor: &Executor,
         action: estimators::Action,
     ) -> Result<(), &'static str> {
         match action {
-            // A thaw is always permitted, whatever resources the executor holds by now.
+            // A thaw is always permitted, whatever resources the executor holds by step.now.
             estimators::Action::Thaw if self.is_frozen(executor) => Ok(()),
-            estimators::Action::Freeze => check_freezable(now, executor),
+            estimators::Action::Freeze => check_freezable(step.now, executor),
             estimators::Action::Thaw | estimators::Action::Kill => check_revocable(executor),
         }
     }
 
     /// Thaws containers that must not stay frozen: their last revocable task has ended, or they are to end.
-    fn thaw_exempt(&mut self, now: Now) {
+    fn thaw_exempt(&mut self, step: &mut Step<'_>) {
         let is_exempt = |container: &&ContainerId| {
             let executor = self.executor_of(container);
-            executor.is_none_or(|executor| check_freezable(now, &executor).is_err())
+            executor.is_none_or(|executor| check_freezable(step.now, &executor).is_err())
         };
         let frozen = self.oversubscription.frozen.iter();
         let exempt: Vec<ContainerId> = frozen.filter(is_exempt).cloned().collect();
         for container in exempt {
-            self.freeze(&container, false);
+            self.freeze(step, &container, false);
         }
     }
 
-    fn freeze(&mut self, container: &ContainerId, frozen: bool) {
+    fn freeze(&mut self, step: &mut Step<'_>, container: &ContainerId, frozen: bool) {
         if frozen {
             self.oversubscription.frozen.insert(container.clone());
         } else {
@@ -294,7 +295,7 @@ impl AgentCore {
         self.oversubscription
             .stood_still
             .insert(container.clone(), last);
-        self.output_now(
+        step.output_now(
             Destination::Container(container.clone()),
             ContainerAction::Freeze {
                 container: container.clone(),
@@ -305,7 +306,7 @@ impl AgentCore {
 
     /// Thaws a container that is to be killed, or whose executor must receive a kill, a shutdown or a task: a frozen
     /// container cannot receive anything.
-    pub(super) fn thaw(&mut self, container: &ContainerId) {
+    pub(super) fn thaw(&mut self, step: &mut Step<'_>, container: &ContainerId) {
         if self.oversubscription.frozen.is_empty() {
             return;
         }
@@ -314,20 +315,20 @@ impl AgentCore {
             .map(|executor| executor.key.container.clone());
         for container in outer.iter().chain([container]) {
             if self.oversubscription.frozen.contains(container) {
-                self.freeze(container, false);
+                self.freeze(step, container, false);
             }
         }
     }
 
     /// Thaws a container whose kill overtakes the outputs that wait for the disk, since its thaw may be among these
     /// outputs.
-    pub(super) fn thaw_overdue(&mut self, container: &ContainerId) {
+    pub(super) fn thaw_overdue(&mut self, step: &mut Step<'_>, container: &ContainerId) {
         let executor = self.executor_of(container);
         let outer = executor.map(|executor| executor.key.container.clone());
         let outer = outer.filter(|outer| outer != container);
         for frozen in outer.iter().chain([container]) {
             if self.oversubscription.stood_still.contains_key(frozen) {
-                self.output_now(
+                step.output_now(
                     Destination::Overdue(container.clone()),
                     ContainerAction::Freeze {
                         container: frozen.clone(),
@@ -338,25 +339,25 @@ impl AgentCore {
         }
     }
 
-    fn preempt(&mut self, now: Now, executor: &std::sync::Arc<Executor>, why: &str) {
+    fn preempt(&mut self, step: &mut Step<'_>, executor: &std::sync::Arc<Executor>, why: &str) {
         let container = executor.key.container.clone();
         let reasons = &mut self.oversubscription.preempted;
         if reasons.insert(container, why.to_owned()).is_none() {
-            self.counters.executors_preempted += 1;
+            step.counters.executors_preempted += 1;
         }
         if let Some(task) = executor.command_task().cloned() {
             let executor = executor.clone();
             let task_ref = TaskRef { executor, task };
             return self.kill(
-                now,
+                step,
                 &task_ref,
                 KillCause::Preempted,
                 std::time::Duration::ZERO,
             );
         }
-        self.thaw(&executor.key.container);
+        self.thaw(step, &executor.key.container);
         let (state, message) = (self.gone_or_lost(&executor.key), preempted(Some(why)));
-        self.terminate_executor(now, executor, state, Reason::ContainerPreempted, message);
+        self.terminate_executor(step, executor, state, Reason::ContainerPreempted, message);
     }
 
     /// The state and reason for the tasks of an executor that was evicted; `None` if it was not.
@@ -380,9 +381,9 @@ impl AgentCore {
 
     /// Handles a failed freeze, for lack of a freezer or after an error: thaws the container in case another freeze
     /// succeeded meanwhile.
-    pub(super) fn freeze_failed(&mut self, container: &ContainerId) {
+    pub(super) fn freeze_failed(&mut self, step: &mut Step<'_>, container: &ContainerId) {
         if self.oversubscription.frozen.contains(container) {
-            self.freeze(container, false);
+            self.freeze(step, container, false);
         }
     }
 
@@ -402,9 +403,9 @@ impl AgentCore {
     }
 
     /// Thaws all containers, since no controller would thaw them while the agent is away.
-    pub(super) fn thaw_all(&mut self) {
+    pub(super) fn thaw_all(&mut self, step: &mut Step<'_>) {
         for container in self.oversubscription.frozen.clone() {
-            self.freeze(&container, false);
+            self.freeze(step, &container, false);
         }
     }
 
@@ -416,12 +417,12 @@ impl AgentCore {
     }
 
     /// Lifts all throttles after a restart; the controller decides again.
-    pub(super) fn release_revocable(&mut self) {
+    pub(super) fn release_revocable(&mut self, step: &mut Step<'_>) {
         let throttle_revocable = ContainerAction::ThrottleRevocable {
             cpus_millis: None,
             memory_ceiling_bytes: None,
         };
-        self.output_now(Destination::Revocable, throttle_revocable);
+        step.output_now(Destination::Revocable, throttle_revocable);
         // Also containers without revocable resources: they may have been frozen while they had some.
         let held: Vec<_> = self
             .all_executors()
@@ -429,7 +430,7 @@ impl AgentCore {
             .map(|executor| executor.key.container.clone())
             .collect();
         for container in held {
-            self.freeze(&container, false);
+            self.freeze(step, &container, false);
         }
     }
 }

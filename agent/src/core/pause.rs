@@ -7,35 +7,39 @@
 
 use std::time::Duration;
 
-use meseta_resources::Now;
 use tracing::warn;
 
-use super::{AgentCore, Timer};
+use super::{Agent, Step, Timer};
 
 /// The time to read the messages that arrived during the pause.
 pub(super) const CATCH_UP_TIME: Duration = Duration::from_secs(5);
 
-impl AgentCore {
-    pub(super) fn paused(&mut self, now: Now, lasted: Duration) {
+impl Agent {
+    pub(super) fn paused(&mut self, step: &mut Step<'_>, lasted: Duration) {
         warn!(
             lasted_s = lasted.as_secs_f64(),
             "the agent's process was paused; deadlines of others are extended"
         );
-        self.extend_deadlines(now, lasted, Timer::waits_for_others);
+        self.extend_deadlines(step, lasted, Timer::waits_for_others);
     }
 
     /// Extends deadlines after a time without inputs, because too many writes were waiting for the disk. Peers that the
     /// agent did not hear get more time; kills do not wait for the disk and get none.
-    pub(super) fn held_up(&mut self, now: Now, lasted: Duration) {
+    pub(super) fn held_up(&mut self, step: &mut Step<'_>, lasted: Duration) {
         let waits = |timer: &Timer| timer.waits_for_others() && !timer.ends_a_container();
-        self.extend_deadlines(now, lasted, waits);
+        self.extend_deadlines(step, lasted, waits);
     }
 
-    fn extend_deadlines(&mut self, now: Now, lasted: Duration, waits: impl Fn(&Timer) -> bool) {
-        let least = now.moment + CATCH_UP_TIME;
-        self.timers.extend(lasted, least, waits);
-        self.link.last_ping = (self.link.last_ping + lasted).min(now.moment);
-        self.epochs.paused(now.moment, lasted);
+    fn extend_deadlines(
+        &mut self,
+        step: &mut Step<'_>,
+        lasted: Duration,
+        waits: impl Fn(&Timer) -> bool,
+    ) {
+        let least = step.now.moment + CATCH_UP_TIME;
+        step.extend_timers(lasted, least, waits);
+        self.link.last_ping = (self.link.last_ping + lasted).min(step.now.moment);
+        self.epochs.paused(step.now.moment, lasted);
         self.probes_paused = self.probes;
     }
 }

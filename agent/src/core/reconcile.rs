@@ -10,20 +10,20 @@ use std::time::Duration;
 use meseta_isolators::Demand;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{ContainerId, Now};
+use meseta_resources::ContainerId;
 use tracing::{error, info};
 
 use super::demand::{combined, demand};
 use super::fields::volumes_among;
 use super::model::{Executor, ExecutorKind, Phase, Task, TaskRef, TerminationReason};
 use super::parent_volumes::ParentVolumes;
-use super::{AgentCore, ContainerAction, Destination};
+use super::{Agent, ContainerAction, Destination, Step};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{KillCause, RunKey, TaskKey};
 
-impl AgentCore {
+impl Agent {
     /// Performs the pending steps of an executor.
-    pub(super) fn reconcile_executor(&mut self, now: Now, key: &RunKey) {
+    pub(super) fn reconcile_executor(&mut self, step: &mut Step<'_>, key: &RunKey) {
         let Some(executor) = self.executor_at(key) else {
             return;
         };
@@ -32,7 +32,7 @@ impl AgentCore {
         }
         match executor.container.phase {
             Phase::Launching => return,
-            Phase::Ended => return self.send_delayed_updates(now, &executor),
+            Phase::Ended => return self.send_delayed_updates(step, &executor),
             Phase::Running => {}
         }
         if executor.link.resizes > 0 {
@@ -40,7 +40,7 @@ impl AgentCore {
         }
         let is_ending =
             executor.container.kill.is_some() || executor.link.termination_reason.is_some();
-        let required = self.required_demand(&executor);
+        let required = self.required_demand(step, &executor);
         let volumes = match executor.kind {
             ExecutorKind::Custom => executor.volumes(|task| !executor.awaits_resize(task)),
             // Each task has its own container for them.
@@ -49,35 +49,41 @@ impl AgentCore {
         let has_others = executor.kind == ExecutorKind::Custom
             && executor.link.volumes.as_ref() != Some(&volumes);
         if (required != executor.container.demand || has_others) && !is_ending {
-            return self.resize(&executor, required, volumes);
+            return self.resize(step, &executor, required, volumes);
         }
-        self.send_delayed_updates(now, &executor);
+        self.send_delayed_updates(step, &executor);
         if is_ending {
             return;
         }
         match executor.kind {
-            ExecutorKind::Custom => self.deliver_tasks(now, &executor),
-            _ => self.launch_nested(&executor),
+            ExecutorKind::Custom => self.deliver_tasks(step, &executor),
+            _ => self.launch_nested(step, &executor),
         }
-        self.end_if_idle(now, key);
+        self.end_if_idle(step, key);
     }
 
     /// Requests and limits of the executor and its live tasks together.
-    fn required_demand(&self, executor: &Executor) -> Demand {
-        let own = executor.own_demand(self.options.enforceable);
+    fn required_demand(&self, step: &Step<'_>, executor: &Executor) -> Demand {
+        let own = executor.own_demand(step.options.enforceable);
         let tasks = executor.tasks.values();
         let live = tasks.filter(|task| !task.is_terminal() && !executor.awaits_resize(task));
         combined(std::iter::once(own).chain(live.map(|task| task.demand)))
     }
 
-    fn resize(&mut self, executor: &Executor, required: Demand, volumes: Vec<pb::Resource>) {
+    fn resize(
+        &mut self,
+        step: &mut Step<'_>,
+        executor: &Executor,
+        required: Demand,
+        volumes: Vec<pb::Resource>,
+    ) {
         let container = executor.container.id.clone();
         self.change_executor(&executor.key, |executor| {
             executor.container.demand = required;
             executor.link.volumes = Some(volumes.clone());
             executor.link.resizes += 1;
         });
-        self.output(
+        step.output(
             Destination::Container(container.clone()),
             ContainerAction::Resize {
                 container,
@@ -88,7 +94,12 @@ impl AgentCore {
         );
     }
 
-    pub(super) fn resized(&mut self, now: Now, container: &ContainerId, failed: Option<String>) {
+    pub(super) fn resized(
+        &mut self,
+        step: &mut Step<'_>,
+        container: &ContainerId,
+        failed: Option<String>,
+    ) {
         let Some(executor) = self.executor_of(container) else {
             return;
         };
@@ -100,18 +111,18 @@ impl AgentCore {
             error!(container_id = %container, cause, "a container could not be resized");
             let message = format!("Failed to update resources for container: {cause}");
             self.terminate_executor(
-                now,
+                step,
                 &executor,
                 self.gone_or_lost(&key),
                 Reason::ContainerUpdateFailed,
                 message,
             );
         }
-        self.reconcile_executor(now, &key);
+        self.reconcile_executor(step, &key);
     }
 
     /// Sends the terminal updates that were delayed by a resize.
-    fn send_delayed_updates(&mut self, now: Now, executor: &Executor) {
+    fn send_delayed_updates(&mut self, step: &mut Step<'_>, executor: &Executor) {
         if executor.link.delayed_updates.is_empty() {
             return;
         }
@@ -123,14 +134,14 @@ impl AgentCore {
             let Some(task) = task.cloned() else {
                 continue;
             };
-            self.send_terminal_update(now, &task.key, status, permit);
+            self.send_terminal_update(step, &task.key, status, permit);
         }
     }
 
     /// Sends the terminal update of a task whose resources were taken back.
     fn send_terminal_update(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         key: &TaskKey,
         status: pb::TaskStatus,
         permit: Arc<Permit>,
@@ -140,10 +151,10 @@ impl AgentCore {
         };
         let uuid = status.uuid.clone().unwrap_or_default();
         let is_executors = status.source() == Source::Executor;
-        let told = self.update_task_in(now, key, status, permit);
+        let told = self.update_task_in(step, key, status, permit);
         match &task_ref.task.nested {
-            Some(nested) => self.forget(&nested.id.clone()),
-            None if is_executors => self.acknowledge_to_executor(&task_ref, uuid, told),
+            Some(nested) => self.forget(step, &nested.id.clone()),
+            None if is_executors => self.acknowledge_to_executor(step, &task_ref, uuid, told),
             None => {}
         }
     }
@@ -151,7 +162,7 @@ impl AgentCore {
     /// Delays a terminal update until the executor's container has been resized.
     pub(super) fn send_after_resize(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         task_ref: &TaskRef,
         status: pb::TaskStatus,
         permit: Arc<Permit>,
@@ -159,18 +170,18 @@ impl AgentCore {
         self.change_executor(&task_ref.executor.key, |executor| {
             executor.link.delayed_updates.push((status, permit));
         });
-        self.reconcile_executor(now, &task_ref.executor.key);
+        self.reconcile_executor(step, &task_ref.executor.key);
     }
 
     /// Launches the tasks of a default executor that have not been launched.
-    fn launch_nested(&mut self, executor: &Arc<Executor>) {
+    fn launch_nested(&mut self, step: &mut Step<'_>, executor: &Arc<Executor>) {
         let volumes = executor.volumes(|_| true);
         let parent_volumes = ParentVolumes::from_volumes(&volumes);
         for task in executor.undelivered() {
             info!(task_id = %task.key.task, "launching a task of a group");
             self.change_task(&task.key, |task| task.delivered = true);
             self.change_executor(&executor.key, |executor| executor.link.was_given = true);
-            self.launch_inside(&executor.key, &task, &parent_volumes);
+            self.launch_inside(step, &executor.key, &task, &parent_volumes);
         }
     }
 
@@ -178,7 +189,7 @@ impl AgentCore {
     /// custom executor ends only if all its first tasks were killed before their delivery, or if its agent is draining.
     /// A running executor first waits until it has no delayed updates; an executor that is still being launched does
     /// not wait for them.
-    pub(super) fn end_if_idle(&mut self, now: Now, key: &RunKey) {
+    pub(super) fn end_if_idle(&mut self, step: &mut Step<'_>, key: &RunKey) {
         let Some(executor) = self.executor_at(key) else {
             return;
         };
@@ -197,11 +208,11 @@ impl AgentCore {
         }
         match executor.kind {
             ExecutorKind::Default => {
-                self.mark_ending(now, &executor, KillCause::Shutdown, Duration::ZERO);
-                self.send_kill(now, &executor.container.id, Duration::ZERO);
+                self.mark_ending(step, &executor, KillCause::Shutdown, Duration::ZERO);
+                self.send_kill(step, &executor.container.id, Duration::ZERO);
             }
             ExecutorKind::Custom if !executor.link.was_given || self.draining.is_some() => {
-                self.shut_custom_down(now, &executor);
+                self.shut_custom_down(step, &executor);
             }
             ExecutorKind::Custom | ExecutorKind::Command => {}
         }
@@ -241,11 +252,11 @@ impl Executor {
     }
 }
 
-impl AgentCore {
+impl Agent {
     /// Terminates an executor's container, with the reason for its tasks.
     pub(super) fn terminate_executor(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         executor: &Executor,
         state: pb::TaskState,
         reason: Reason,
@@ -272,7 +283,7 @@ impl AgentCore {
             Reason::ContainerPreempted => KillCause::Preempted,
             _ => KillCause::Shutdown,
         };
-        self.mark_ending(now, executor, cause, Duration::ZERO);
-        self.send_kill(now, &executor.container.id, Duration::ZERO);
+        self.mark_ending(step, executor, cause, Duration::ZERO);
+        self.send_kill(step, &executor.container.id, Duration::ZERO);
     }
 }

@@ -27,7 +27,7 @@ use super::model::{
 use super::partial_groups::tasks_of_partial_groups;
 use super::states::is_terminal;
 use super::{
-    AgentCore, BootClock, ContainerOwner, Draining, Ending, Exit, Found, Recovery, State, Timer,
+    Agent, BootClock, ContainerOwner, Draining, Ending, Exit, Found, Recovery, State, Step, Timer,
 };
 use crate::checkpoint::{
     KillCause, KillRequested, LogEntry, Lsn, RunImage, RunKey, Started, TaskImage, TaskKey, Write,
@@ -41,21 +41,21 @@ const REBOOTED: &str =
 const GONE: &str = "The task was gone when the agent came back; how it ended is unknown";
 const PARTIAL_GROUP: &str = "The agent was restarted before the whole group had reached it";
 
-impl AgentCore {
-    pub(super) fn recovered(&mut self, now: Now, recovery: Recovery) {
-        self.counters.recovery_errors += recovery.image.damages.len();
+impl Agent {
+    pub(super) fn recovered(&mut self, step: &mut Step<'_>, recovery: Recovery) {
+        step.counters.recovery_errors += recovery.image.damages.len();
         if let Some(agent) = recovery.image.agent {
             info!(agent_id = %agent.id, "recovered the agent's identity");
-            let since = now.unix;
+            let since = step.now.unix;
             self.draining = agent.drain.map(|config| Draining { config, since });
-            self.agent_id = Some(agent.id);
+            step.set_agent_id(agent.id);
             if let Some(record) = agent.record {
                 self.recorded_info = Some(Box::new(record.info));
                 self.epochs = Epochs::recovered(record.obeyed);
             }
         }
         if let Some(record) = recovery.image.holdings {
-            self.recover_holdings(now, record);
+            self.recover_holdings(step, record);
         }
         let mut half_groups = Vec::new();
         for image in recovery.image.frameworks {
@@ -63,7 +63,7 @@ impl AgentCore {
             let mut framework = Framework::new(image.id.clone(), info);
             for run in image.runs {
                 half_groups.extend(tasks_of_partial_groups(&run));
-                let executor = self.recover_run(now, &framework, run, &recovery.containers);
+                let executor = self.recover_run(step, &framework, run, &recovery.containers);
                 if let Some(executor) = executor {
                     framework
                         .executors
@@ -80,21 +80,21 @@ impl AgentCore {
             if task_ref.executor.kind == ExecutorKind::Custom {
                 // The container is the executor's, which may continue with its other tasks.
                 let (state, reason) = (pb::TaskState::TaskFailed, Reason::AgentRestarted);
-                self.finish_unlaunched(now, &task_ref, state, reason, PARTIAL_GROUP.to_owned());
+                self.finish_unlaunched(step, &task_ref, state, reason, PARTIAL_GROUP.to_owned());
             } else {
-                self.end_unseen(now, &task_ref, PARTIAL_GROUP);
+                self.end_unseen(step, &task_ref, PARTIAL_GROUP);
             }
         }
-        self.sync_recovered();
-        self.settle_recovered(now, recovery.rebooted, &recovery.containers);
-        self.release_revocable();
+        self.sync_recovered(step);
+        self.settle_recovered(step, recovery.rebooted, &recovery.containers);
+        self.release_revocable(step);
         self.state = State::Disconnected;
-        self.await_executors(now);
+        self.await_executors(step);
     }
 
     /// Syncs recovered records before anything is sent from them: their writer may have been killed before its sync.
-    fn sync_recovered(&mut self) {
-        let Some(agent) = self.agent_id.clone() else {
+    fn sync_recovered(&mut self, step: &mut Step<'_>) {
+        let Some(agent) = step.agent_id().cloned() else {
             return;
         };
         let executors: Vec<_> = self.all_executors().collect();
@@ -103,12 +103,12 @@ impl AgentCore {
             .flat_map(|executor| executor.tasks.values());
         let untold = tasks.filter(|task| self.updates.has_unacknowledged(&task.stream()));
         let tasks = untold.map(|task| task.key.clone()).collect();
-        self.persist(Write::SyncRecovered { agent, tasks });
+        step.persist(Write::SyncRecovered { agent, tasks });
     }
 
     fn recover_run(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         framework: &Framework,
         run: RunImage,
         found_containers: &FoundContainers,
@@ -127,7 +127,7 @@ impl AgentCore {
         };
         let tasks: Vec<Task> = images
             .iter()
-            .map(|image| self.recover_task(now, framework, kind, &key, image, found_containers))
+            .map(|image| self.recover_task(step, framework, kind, &key, image, found_containers))
             .collect();
         let first = tasks.first();
         if kind == ExecutorKind::Command && first.is_none() {
@@ -138,7 +138,7 @@ impl AgentCore {
             (None, Some(image)) => image.log.as_slice(),
             (None, None) => &[],
         };
-        let mut container = self.recover_container(now, &key.container, log, found_containers);
+        let mut container = self.recover_container(step, &key.container, log, found_containers);
         if kind == ExecutorKind::Command && first.is_some_and(Task::is_terminal) {
             container.phase = Phase::Ended;
         } else if tasks.iter().any(was_told_by_executor) {
@@ -149,7 +149,7 @@ impl AgentCore {
             Some(info) => self.recover_resources(key.executor.as_str(), &info.resources),
             None => Resources::default(),
         };
-        let own = demand(&resources, &BTreeMap::new(), self.options.enforceable);
+        let own = demand(&resources, &BTreeMap::new(), step.options.enforceable);
         let own = info.as_ref().map(|_| own.unwrap_or_default());
         let live = tasks.iter().filter(|task| !task.is_terminal());
         let demands = own.into_iter().chain(live.map(|task| task.demand));
@@ -191,7 +191,7 @@ impl AgentCore {
                 executor.tasks.insert(task.key.task.clone(), Arc::new(task));
             }
         }
-        self.shorten_completed(&mut executor);
+        self.shorten_completed(step, &mut executor);
         Some(executor)
     }
 
@@ -220,7 +220,7 @@ impl AgentCore {
     /// Rebuilds a task and its update stream.
     fn recover_task(
         &mut self,
-        now: Now,
+        step: &Step<'_>,
         framework: &Framework,
         kind: ExecutorKind,
         run: &Arc<RunKey>,
@@ -229,7 +229,7 @@ impl AgentCore {
     ) -> Task {
         let record = &image.record;
         let resources = self.recover_resources(image.id.as_str(), &record.info.resources);
-        let demand = demand(&resources, &record.info.limits, self.options.enforceable);
+        let demand = demand(&resources, &record.info.limits, step.options.enforceable);
         let demand = demand.unwrap_or_default();
         let nested = record.nested_container.as_deref();
         let nested = nested.and_then(|id| ContainerId::new(id).ok());
@@ -249,7 +249,7 @@ impl AgentCore {
             sent: None,
             nested: nested.map(|id| Container {
                 demand,
-                ..self.recover_container(now, &id, &image.log, found_containers)
+                ..self.recover_container(step, &id, &image.log, found_containers)
             }),
             demand,
             group: record.group.as_deref().map(Arc::from),
@@ -263,7 +263,7 @@ impl AgentCore {
             kill_asked: None,
             ended_bytes: 0,
         };
-        self.replay(now, kind, &mut task, &image.log);
+        self.replay(step, kind, &mut task, &image.log);
         if let Some(nested) = &mut task.nested {
             if is_terminal(task.state.into()) {
                 nested.phase = Phase::Ended;
@@ -274,7 +274,7 @@ impl AgentCore {
         task
     }
 
-    fn replay(&mut self, now: Now, kind: ExecutorKind, task: &mut Task, log: &[LogEntry]) {
+    fn replay(&mut self, step: &Step<'_>, kind: ExecutorKind, task: &mut Task, log: &[LogEntry]) {
         let stream = task.stream();
         for entry in log {
             match entry {
@@ -285,11 +285,15 @@ impl AgentCore {
                     task.sent
                         .get_or_insert((status.state, status.uuid.clone().unwrap_or_default()));
                     let is_executors = kind == ExecutorKind::Custom;
-                    self.updates
-                        .push_recovered(now.moment, &stream, status.clone(), is_executors);
+                    self.updates.push_recovered(
+                        step.now.moment,
+                        &stream,
+                        status.clone(),
+                        is_executors,
+                    );
                 }
                 LogEntry::Acknowledged(uuid) => {
-                    self.updates.acknowledge(now.moment, &stream, uuid);
+                    self.updates.acknowledge(step.now.moment, &stream, uuid);
                 }
                 LogEntry::Delivered(_) => task.delivered = true,
                 LogEntry::KillRequested(request) => {
@@ -309,7 +313,12 @@ impl AgentCore {
     }
 
     /// Settles every recovered run according to the state of its container.
-    fn settle_recovered(&mut self, now: Now, rebooted: bool, found_containers: &FoundContainers) {
+    fn settle_recovered(
+        &mut self,
+        step: &mut Step<'_>,
+        rebooted: bool,
+        found_containers: &FoundContainers,
+    ) {
         let all: Vec<_> = self.all_executors().collect();
         for executor in all {
             for task in executor.tasks.values().filter(|task| task.is_terminal()) {
@@ -317,14 +326,14 @@ impl AgentCore {
                 let own = &executor.container.id;
                 let of_task = nested.map_or(own, |nested| &nested.id);
                 if nested.is_some() || executor.kind == ExecutorKind::Command {
-                    self.forget(&of_task.clone());
+                    self.forget(step, &of_task.clone());
                 }
             }
             match executor.kind {
                 ExecutorKind::Command => {
-                    self.settle_command(now, &executor, rebooted, found_containers)
+                    self.settle_command(step, &executor, rebooted, found_containers)
                 }
-                _ => self.settle_executor(now, &executor, rebooted, found_containers),
+                _ => self.settle_executor(step, &executor, rebooted, found_containers),
             }
         }
         let idle: Vec<_> = self
@@ -334,13 +343,13 @@ impl AgentCore {
             .map(|(id, _)| id.clone())
             .collect();
         for id in idle {
-            self.retire_framework_if_idle(&id);
+            self.retire_framework_if_idle(step, &id);
         }
     }
 
     fn settle_command(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         executor: &Arc<Executor>,
         rebooted: bool,
         found_containers: &FoundContainers,
@@ -350,7 +359,7 @@ impl AgentCore {
         };
         if task.is_terminal() {
             if !self.updates.has_unacknowledged(&task.stream()) {
-                self.retire(&executor.key);
+                self.retire(step, &executor.key);
             }
             return;
         }
@@ -358,33 +367,33 @@ impl AgentCore {
             executor: executor.clone(),
             task,
         };
-        self.settle_task(now, &task_ref, rebooted, found_containers);
+        self.settle_task(step, &task_ref, rebooted, found_containers);
     }
 
     /// Settles a task whose process is the main process of a container.
     fn settle_task(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         task_ref: &TaskRef,
         rebooted: bool,
         found_containers: &FoundContainers,
     ) {
         let container = task_ref.container();
         match found_containers.get(&container.id) {
-            _ if rebooted => self.end_unseen(now, task_ref, REBOOTED),
-            Some(Found::Alive(_)) => self.resume_running(now, task_ref),
+            _ if rebooted => self.end_unseen(step, task_ref, REBOOTED),
+            Some(Found::Alive(_)) => self.resume_running(step, task_ref),
             // The containerizer destroys it and then reports its ending.
             Some(Found::Ending) => {}
             None if container.phase == Phase::Launching => {
-                self.end_unseen(now, task_ref, NOT_LAUNCHED);
+                self.end_unseen(step, task_ref, NOT_LAUNCHED);
             }
-            None => self.end_unseen(now, task_ref, GONE),
+            None => self.end_unseen(step, task_ref, GONE),
         }
     }
 
     fn settle_executor(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         executor: &Arc<Executor>,
         rebooted: bool,
         found_containers: &FoundContainers,
@@ -393,7 +402,7 @@ impl AgentCore {
             .get(&executor.container.id)
             .filter(|_| !rebooted);
         match fate {
-            Some(Found::Alive(_)) => self.resume_executor(now, executor, found_containers),
+            Some(Found::Alive(_)) => self.resume_executor(step, executor, found_containers),
             Some(Found::Ending) => {}
             None => {
                 let why = if rebooted {
@@ -415,14 +424,14 @@ impl AgentCore {
                     limitation: None,
                     kill_requested: None,
                 };
-                self.executor_ended(now, executor, ending);
+                self.executor_ended(step, executor, ending);
             }
         }
     }
 
     fn resume_executor(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         executor: &Arc<Executor>,
         found_containers: &FoundContainers,
     ) {
@@ -430,14 +439,14 @@ impl AgentCore {
             framework_id = %executor.key.framework, executor_id = %executor.key.executor,
             container_id = %executor.key.container, "the executor goes on"
         );
-        self.restore_start(now, executor, None);
+        self.restore_start(step, executor, None);
         self.change_executor(&executor.key, |executor| {
             executor.container.phase = Phase::Running;
         });
         if executor.kind == ExecutorKind::Default {
             for task in executor.tasks.values().filter(|task| !task.is_terminal()) {
                 if let Some(task_ref) = self.task_at(&task.key) {
-                    self.settle_task(now, &task_ref, false, found_containers);
+                    self.settle_task(step, &task_ref, false, found_containers);
                 }
             }
         }
@@ -445,22 +454,22 @@ impl AgentCore {
             if task.kill_asked.is_some()
                 && let Some(task_ref) = self.task_at(&task.key)
             {
-                self.kill_undelivered(now, &task_ref);
+                self.kill_undelivered(step, &task_ref);
             }
         }
         match (executor.kind, executor.container.kill) {
-            (ExecutorKind::Custom, Some(kill)) => self.set_timer(
-                now.moment + kill.grace,
+            (ExecutorKind::Custom, Some(kill)) => step.set_timer(
+                step.now.moment + kill.grace,
                 Timer::ExecutorShutdown(executor.container.id.clone()),
             ),
-            (_, Some(_)) => self.send_kill(now, &executor.container.id, Duration::ZERO),
-            (_, None) => self.reconcile_executor(now, &executor.key),
+            (_, Some(_)) => self.send_kill(step, &executor.container.id, Duration::ZERO),
+            (_, None) => self.reconcile_executor(step, &executor.key),
         }
     }
 
-    fn end_unseen(&mut self, now: Now, task_ref: &TaskRef, message: &str) {
+    fn end_unseen(&mut self, step: &mut Step<'_>, task_ref: &TaskRef, message: &str) {
         self.finish_task(
-            now,
+            step,
             task_ref,
             pb::TaskState::TaskFailed,
             Source::Agent,
@@ -470,7 +479,7 @@ impl AgentCore {
         );
     }
 
-    fn resume_running(&mut self, now: Now, task_ref: &TaskRef) {
+    fn resume_running(&mut self, step: &mut Step<'_>, task_ref: &TaskRef) {
         let container = task_ref.container();
         info!(
             framework_id = %task_ref.executor.key.framework,
@@ -478,34 +487,34 @@ impl AgentCore {
             container_id = %container.id,
             "the task goes on"
         );
-        self.restore_start(now, &task_ref.executor, Some(task_ref));
+        self.restore_start(step, &task_ref.executor, Some(task_ref));
         if container.kill.is_none() {
             // The task ran, but the agent may have crashed before it sent that update.
-            self.tell_running(now, task_ref);
+            self.tell_running(step, task_ref);
         }
         if let Some(kill) = container.kill {
-            self.send_kill(now, &container.id, kill.grace);
+            self.send_kill(step, &container.id, kill.grace);
         } else {
-            self.arm_completion_time(now, task_ref);
-            self.arm_checks(now, task_ref);
+            self.arm_completion_time(step, task_ref);
+            self.arm_checks(step, task_ref);
         }
     }
 
     /// Restores a container from its log and its state on the machine.
     fn recover_container(
         &self,
-        now: Now,
+        step: &Step<'_>,
         id: &ContainerId,
         log: &[LogEntry],
         found_containers: &FoundContainers,
     ) -> Container {
-        let boot_clock = &self.options.boot_clock;
+        let boot_clock = &step.options.boot_clock;
         let started = log.iter().rev().find_map(|entry| match entry {
             LogEntry::Started(started) => Some(started),
             _ => None,
         });
         let kill = log.iter().rev().find_map(|entry| match entry {
-            LogEntry::KillRequested(request) => Some(remaining_kill(boot_clock, now, request)),
+            LogEntry::KillRequested(request) => Some(remaining_kill(boot_clock, step.now, request)),
             _ => None,
         });
         let supervisor = match found_containers.get(id) {
@@ -523,7 +532,7 @@ impl AgentCore {
             pid: started
                 .map(|started| started.task_pid)
                 .filter(|pid| *pid > 0),
-            ran_before: started.and_then(|started| time_since_start(boot_clock, now, started)),
+            ran_before: started.and_then(|started| time_since_start(boot_clock, step.now, started)),
             kill,
             ..Container::new(id.clone(), Demand::default())
         }

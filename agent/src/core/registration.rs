@@ -15,14 +15,16 @@ use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
 use meseta_proto::meseta::v1::master_frame::Message as FromMaster;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{AgentId, FrameworkId, Moment, Now, TaskId};
+use meseta_resources::{AgentId, FrameworkId, Moment, TaskId};
 use prost::Message as _;
 use tracing::{error, info, warn};
 
 use super::epochs::{Decision, MasterEpoch};
 use super::reregistration::divide;
 use super::states::dropped_or_lost;
-use super::{AgentCore, Destination, ExitReason, LinkAction, LinkId, Lsn, State, StreamKey, Timer};
+use super::{
+    Agent, Destination, ExitReason, LinkAction, LinkId, Lsn, State, Step, StreamKey, Timer,
+};
 use crate::checkpoint::{AgentRecord, Write};
 
 /// The longest pause between attempts, so that a returning master is found soon.
@@ -62,56 +64,57 @@ enum LinkPhase {
     Registered,
 }
 
-impl AgentCore {
-    pub(super) fn connect_now(&mut self, now: Now) {
-        let next = self.next_link();
-        self.connect_due(now, next);
+impl Agent {
+    pub(super) fn connect_now(&mut self, step: &mut Step<'_>) {
+        let next = self.next_link(step);
+        self.connect_due(step, next);
     }
 
-    fn next_link(&mut self) -> LinkId {
+    fn next_link(&mut self, step: &mut Step<'_>) -> LinkId {
         self.link.id = LinkId(self.link.id.0.saturating_add(1));
         self.link.phase = LinkPhase::Down;
         self.link.cluster_id = None;
+        step.use_link(self.link.id);
         self.link.id
     }
 
-    pub(super) fn connect_due(&mut self, now: Now, link: LinkId) {
+    pub(super) fn connect_due(&mut self, step: &mut Step<'_>, link: LinkId) {
         let is_expected = link == self.link.id && self.link.phase == LinkPhase::Down;
         if !is_expected || !self.needs_master() {
             return;
         }
         if self.is_given_up_for_disk() {
-            return self.set_timer(now.moment + BACKOFF_MAX, Timer::Connect(link));
+            return step.set_timer(step.now.moment + BACKOFF_MAX, Timer::Connect(link));
         }
         self.link.phase = LinkPhase::Connecting;
-        self.output_now(Destination::Liveness, LinkAction::Connect { link });
+        step.output_now(Destination::Liveness, LinkAction::Connect { link });
     }
 
-    pub(super) fn link_up(&mut self, now: Now, link: LinkId, led: Option<LedEpoch>) {
+    pub(super) fn link_up(&mut self, step: &mut Step<'_>, link: LinkId, led: Option<LedEpoch>) {
         if link != self.link.id || self.link.phase != LinkPhase::Connecting {
             return;
         }
         self.link.phase = LinkPhase::Registering;
         if let Some(led) = led {
-            self.led_by(now, led);
+            self.led_by(step, led);
         }
-        self.set_timer(
-            now.moment + REGISTRATION_TIMEOUT,
+        step.set_timer(
+            step.now.moment + REGISTRATION_TIMEOUT,
             Timer::RegistrationTimeout(link),
         );
-        let is_stuck = self.is_epoch_stuck(now);
+        let is_stuck = Self::is_epoch_stuck(step);
         self.link.registration = match is_stuck {
             true => Lsn::default(),
-            false => self.lsn,
+            false => step.lsn(),
         };
-        let parts = match self.registration_message() {
+        let parts = match self.registration_message(step) {
             ToMaster::Reregister(whole) => divide(whole),
             registration_message => vec![registration_message],
         };
         for part in parts {
             match is_stuck {
-                true => self.send_now(part),
-                false => self.send(part),
+                true => step.send_now(part),
+                false => step.send(part),
             }
         }
     }
@@ -119,22 +122,15 @@ impl AgentCore {
     /// Whether the disk has not taken a new epoch for so long that the registration does not wait for it: the master
     /// must not consider the agent lost because its disk hangs. In memory the epoch is obeyed, and nothing else waits
     /// to be written.
-    fn is_epoch_stuck(&self, now: Now) -> bool {
-        let is_late = |(lsn, since): (Lsn, Moment)| {
-            lsn > self.durable && now.moment.saturating_since(since) >= REGISTRATION_TIMEOUT
-        };
-        self.rise.is_some_and(is_late) && self.last_fact <= self.durable
-    }
-
-    pub(super) fn send_now(&mut self, message: ToMaster) {
-        let (link, message) = (self.link.id, Box::new(message));
-        self.output_now(Destination::Liveness, LinkAction::Send { link, message });
+    fn is_epoch_stuck(step: &Step<'_>) -> bool {
+        let since = step.epoch_waits_since();
+        since.is_some_and(|since| step.now.moment.saturating_since(since) >= REGISTRATION_TIMEOUT)
     }
 
     /// Handles the epoch with which a master leads. A higher epoch is obeyed now, since the master may read the agent's
     /// next message much later, and no lower epoch must be obeyed meanwhile. The agent also registers with a master
     /// that leads with a lower epoch: if its registry was restored from an older copy, the master raises its epoch.
-    fn led_by(&mut self, now: Now, led: LedEpoch) {
+    fn led_by(&mut self, step: &mut Step<'_>, led: LedEpoch) {
         self.link.cluster_id = led.cluster_id;
         let master = MasterEpoch {
             cluster_id: self.link.cluster_id.as_deref(),
@@ -142,42 +138,40 @@ impl AgentCore {
             master_id: None,
         };
         if self.epochs.is_raised_by(master) {
-            self.is_obeyed(now, led.epoch);
+            self.is_obeyed(step, led.epoch);
         }
     }
 
     /// Reports the end of an executor to the master. A master that does not know the agent yet learns of it from the
     /// registration, or, if that was sent already, right after its answer.
-    pub(super) fn send_exited(&mut self, exited: ExecutorExited) {
+    pub(super) fn send_exited(&mut self, step: &mut Step<'_>, exited: ExecutorExited) {
         match (self.state, self.link.phase) {
-            (State::Running, _) => self.send(ToMaster::ExecutorExited(exited)),
+            (State::Running, _) => step.send(ToMaster::ExecutorExited(exited)),
             (_, LinkPhase::Registering) => self.link.exited.push(exited),
             _ => {}
         }
     }
 
-    fn registration_message(&mut self) -> ToMaster {
+    fn registration_message(&mut self, step: &Step<'_>) -> ToMaster {
         self.link.exited.clear();
-        let mut info = self.options.info.clone();
-        info.id = self.agent_id.as_ref().map(|id| pb::AgentId {
-            value: id.to_string(),
-        });
+        let mut info = step.options.info.clone();
+        info.id = step.agent_id_message();
         let known = info.id.is_some();
         let capability = |kind: &pb::agent_info::capability::Type| pb::agent_info::Capability {
             r#type: Some((*kind).into()),
         };
         let register = wire::Register {
             agent_info: info,
-            version: self.options.version.clone(),
+            version: step.options.version.clone(),
             checkpointed_resources: convert::to_resources(
                 &self.total.to_checkpoint(),
                 Format::PostRefinement,
             )
             .unwrap_or_default(),
-            capabilities: self.options.capabilities.iter().map(capability).collect(),
+            capabilities: step.options.capabilities.iter().map(capability).collect(),
             resource_version_uuid: None,
-            address: Some(self.options.address.clone()),
-            frame_bytes_max: Some(self.options.frame_bytes_max),
+            address: Some(step.options.address.clone()),
+            frame_bytes_max: Some(step.options.frame_bytes_max),
             obeyed: self.epochs.kept().cloned(),
         };
         if !known {
@@ -205,7 +199,7 @@ impl AgentCore {
         })
     }
 
-    pub(super) fn link_down(&mut self, now: Now, link: LinkId, reason: &str) {
+    pub(super) fn link_down(&mut self, step: &mut Step<'_>, link: LinkId, reason: &str) {
         if link != self.link.id || self.link.phase == LinkPhase::Down {
             return;
         }
@@ -215,27 +209,32 @@ impl AgentCore {
             self.link.phase = LinkPhase::Down;
             return;
         }
-        let next = self.next_link();
+        let next = self.next_link(step);
         if was_registered {
             warn!(reason, "lost the master; tasks go on, looking for it again");
-            self.connect_due(now, next);
+            self.connect_due(step, next);
         } else {
-            let pause = self.backoff(BACKOFF_MAX);
+            let pause = self.backoff(step, BACKOFF_MAX);
             warn!(
                 reason,
                 attempt = self.link.failures,
                 retry_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
                 "the master does not answer; trying again"
             );
-            self.set_timer(now.moment + pause, Timer::Connect(next));
+            step.set_timer(step.now.moment + pause, Timer::Connect(next));
         }
     }
 
     /// Sends the updates that had no room on this connection.
-    pub(super) fn link_writable(&mut self, link: LinkId, unsent: BTreeSet<StreamKey>) {
+    pub(super) fn link_writable(
+        &mut self,
+        step: &mut Step<'_>,
+        link: LinkId,
+        unsent: BTreeSet<StreamKey>,
+    ) {
         if link == self.link.id && self.updates.is_flowing() {
             for key in unsent {
-                self.send_head(&key);
+                self.send_head(step, &key);
             }
         }
     }
@@ -249,29 +248,29 @@ impl AgentCore {
     }
 
     /// The pause: between half and all of the unit doubled per failure, so that agents do not reconnect all at once.
-    fn backoff(&mut self, max: Duration) -> Duration {
+    fn backoff(&mut self, step: &mut Step<'_>, max: Duration) -> Duration {
         self.link.failures = self.link.failures.saturating_add(1);
         let doublings = self.link.failures.saturating_sub(1).min(16);
-        let unit = self.options.registration_backoff_factor;
+        let unit = step.options.registration_backoff_factor;
         let ceiling = unit.saturating_mul(1 << doublings).min(max);
-        ceiling.mul_f64(0.5 + 0.5 * self.rng.f64())
+        ceiling.mul_f64(0.5 + 0.5 * step.draw())
     }
 
     /// Gives the current link up and tries again after a pause, or at once.
-    fn reconnect(&mut self, now: Now, pause: Option<Duration>) {
+    fn reconnect(&mut self, step: &mut Step<'_>, pause: Option<Duration>) {
         let link = self.link.id;
-        self.output_now(Destination::Liveness, LinkAction::Disconnect { link });
+        step.output_now(Destination::Liveness, LinkAction::Disconnect { link });
         self.lose_master();
-        let next = self.next_link();
+        let next = self.next_link(step);
         match pause {
-            Some(pause) => self.set_timer(now.moment + pause, Timer::Connect(next)),
-            None => self.connect_due(now, next),
+            Some(pause) => step.set_timer(step.now.moment + pause, Timer::Connect(next)),
+            None => self.connect_due(step, next),
         }
     }
 
-    pub(super) fn registration_overdue(&mut self, now: Now, link: LinkId) {
+    pub(super) fn registration_overdue(&mut self, step: &mut Step<'_>, link: LinkId) {
         if link == self.link.id && self.link.phase == LinkPhase::Registering {
-            match self.link.registration > self.durable {
+            match self.link.registration > step.durable() {
                 true => {
                     warn!("the registration waits for the disk: its contents are not durable yet")
                 }
@@ -279,38 +278,38 @@ impl AgentCore {
                     warn!("the master took the connection but did not answer the registration")
                 }
             }
-            let pause = self.backoff(BACKOFF_MAX);
-            self.reconnect(now, Some(pause));
+            let pause = self.backoff(step, BACKOFF_MAX);
+            self.reconnect(step, Some(pause));
         }
     }
 
-    pub(super) fn ping_overdue(&mut self, now: Now, link: LinkId) {
+    pub(super) fn ping_overdue(&mut self, step: &mut Step<'_>, link: LinkId) {
         if link != self.link.id || self.link.phase != LinkPhase::Registered {
             return;
         }
         let due = self.link.last_ping + self.link.ping_timeout;
-        if due > now.moment {
-            self.set_timer(due, Timer::PingTimeout(link));
+        if due > step.now.moment {
+            step.set_timer(due, Timer::PingTimeout(link));
             return;
         }
         warn!(
             timeout_s = self.link.ping_timeout.as_secs(),
             "the master went silent; connecting anew"
         );
-        self.reconnect(now, None);
+        self.reconnect(step, None);
     }
 
-    pub(super) fn frame(&mut self, now: Now, link: LinkId, frame: wire::MasterFrame) {
+    pub(super) fn frame(&mut self, step: &mut Step<'_>, link: LinkId, frame: wire::MasterFrame) {
         if link != self.link.id || matches!(self.link.phase, LinkPhase::Down) {
             return;
         }
         if frame.cluster_id.is_some() {
             self.link.cluster_id = frame.cluster_id;
         }
-        if !self.is_obeyed(now, frame.epoch) {
+        if !self.is_obeyed(step, frame.epoch) {
             if self.link.phase == LinkPhase::Registering {
-                let pause = self.backoff(BACKOFF_MAX);
-                self.reconnect(now, Some(pause));
+                let pause = self.backoff(step, BACKOFF_MAX);
+                self.reconnect(step, Some(pause));
             }
             return;
         }
@@ -318,24 +317,24 @@ impl AgentCore {
             return;
         };
         match message {
-            FromMaster::Registered(registered) => self.registered(now, frame.epoch, registered),
-            FromMaster::Ping(ping) => self.ping(now, ping),
-            FromMaster::Refused(refused) => self.refused(now, &refused),
-            FromMaster::Shutdown(shutdown) => self.shut_down(now, shutdown.reason),
+            FromMaster::Registered(registered) => self.registered(step, frame.epoch, registered),
+            FromMaster::Ping(ping) => self.ping(step, ping),
+            FromMaster::Refused(refused) => self.refused(step, &refused),
+            FromMaster::Shutdown(shutdown) => self.shut_down(step, shutdown.reason),
             // Also during the shutdown: the updates of tasks that end with the agent are acknowledged.
             FromMaster::Acknowledge(acknowledge) => {
                 let ids = stream_key(&acknowledge.framework_id, &acknowledge.task_id);
                 if let Some(stream) = ids {
-                    self.acknowledged(now, &stream, &acknowledge.uuid);
+                    self.acknowledged(step, &stream, &acknowledge.uuid);
                 }
             }
-            message if self.is_answered(&message) => self.handle_request(now, message),
+            message if self.is_answered(&message) => self.handle_request(step, message),
             _ => warn!("dropped an order that came before the registration or after the end"),
         }
     }
 
     /// Whether a frame of this epoch on the current connection is obeyed; logs a refusal.
-    fn is_obeyed(&mut self, now: Now, epoch: u64) -> bool {
+    fn is_obeyed(&mut self, step: &mut Step<'_>, epoch: u64) -> bool {
         let master_info = self.master.as_ref();
         let is_registered = self.link.phase == LinkPhase::Registered;
         let master = MasterEpoch {
@@ -346,7 +345,7 @@ impl AgentCore {
                 .map(|info| info.id.as_str()),
         };
         let highest = self.epochs.kept().map(|kept| kept.epoch);
-        match self.epochs.decide(now.moment, master) {
+        match self.epochs.decide(step.now.moment, master) {
             Decision::Obey {
                 has_changed,
                 is_lower,
@@ -358,7 +357,7 @@ impl AgentCore {
                     );
                 }
                 if has_changed {
-                    self.record_identity_anew(now);
+                    self.record_identity_anew(step);
                 }
                 true
             }
@@ -385,18 +384,20 @@ impl AgentCore {
     }
 
     /// Handles a request from the master to a registered agent.
-    fn handle_request(&mut self, now: Now, message: FromMaster) {
+    fn handle_request(&mut self, step: &mut Step<'_>, message: FromMaster) {
         match message {
-            FromMaster::RunTask(run) => self.run_task(now, run),
-            FromMaster::RunTaskGroup(run) => self.run_task_group(now, run),
-            FromMaster::KillTask(kill) => self.kill_task(now, &kill),
-            FromMaster::ShutdownExecutor(shutdown) => self.shutdown_executor(now, &shutdown),
-            FromMaster::ShutdownFramework(shutdown) => self.shutdown_framework(now, &shutdown),
-            FromMaster::UpdateFramework(update) => self.update_framework(now, update.framework),
-            FromMaster::ExecutorMessage(message) => self.message_for_executor(message),
-            FromMaster::ApplyOperation(apply) => self.apply_operation(now, apply),
-            FromMaster::AcknowledgeOperation(message) => self.operation_acknowledged(&message),
-            FromMaster::Drain(drain) => self.drain(now, &drain),
+            FromMaster::RunTask(run) => self.run_task(step, run),
+            FromMaster::RunTaskGroup(run) => self.run_task_group(step, run),
+            FromMaster::KillTask(kill) => self.kill_task(step, &kill),
+            FromMaster::ShutdownExecutor(shutdown) => self.shutdown_executor(step, &shutdown),
+            FromMaster::ShutdownFramework(shutdown) => self.shutdown_framework(step, &shutdown),
+            FromMaster::UpdateFramework(update) => self.update_framework(step, update.framework),
+            FromMaster::ExecutorMessage(message) => self.message_for_executor(step, message),
+            FromMaster::ApplyOperation(apply) => self.apply_operation(step, apply),
+            FromMaster::AcknowledgeOperation(message) => {
+                self.operation_acknowledged(step, &message)
+            }
+            FromMaster::Drain(drain) => self.drain(step, &drain),
             FromMaster::Registered(_)
             | FromMaster::Acknowledge(_)
             | FromMaster::Ping(_)
@@ -405,21 +406,21 @@ impl AgentCore {
         }
     }
 
-    fn registered(&mut self, now: Now, epoch: u64, registered: wire::Registered) {
+    fn registered(&mut self, step: &mut Step<'_>, epoch: u64, registered: wire::Registered) {
         if self.link.phase != LinkPhase::Registering || !self.needs_master() {
             return;
         }
         let told = &registered.agent_id.value;
         let Ok(id) = AgentId::new(told) else {
             error!(agent_id = told, "the master sent an invalid agent id");
-            let pause = self.backoff(REFUSED_BACKOFF_MAX);
-            return self.reconnect(now, Some(pause));
+            let pause = self.backoff(step, REFUSED_BACKOFF_MAX);
+            return self.reconnect(step, Some(pause));
         };
-        match &self.agent_id {
+        match step.agent_id() {
             Some(known) if *known != id => {
                 let reason = format!("the master takes this agent, {known}, for {id}");
                 error!(%reason, "registration failed");
-                return self.exit_process(now, ExitReason::Refused(reason));
+                return self.exit_process(step, ExitReason::Refused(reason));
             }
             Some(_) => info!(agent_id = %id, epoch, "re-registered"),
             None => info!(agent_id = %id, epoch, "registered"),
@@ -430,89 +431,87 @@ impl AgentCore {
             master_id: registered.master_info.as_ref().map(|info| info.id.as_str()),
         };
         let has_epoch_changed = self.epochs.keep(master);
-        let is_new = self.agent_id.replace(id).is_none();
-        let has_info_changed = self.take_up_info();
+        let is_new = step.set_agent_id(id);
+        let has_info_changed = self.take_up_info(step);
         match is_new {
-            true => self.record_identity(),
-            false if has_info_changed || has_epoch_changed => self.record_identity_anew(now),
+            true => self.record_identity(step),
+            false if has_info_changed || has_epoch_changed => self.record_identity_anew(step),
             false => {}
         }
         self.state = self.state_with_master();
         self.link.phase = LinkPhase::Registered;
         self.link.failures = 0;
-        self.link.last_ping = now.moment;
+        self.link.last_ping = step.now.moment;
         self.link.ping_timeout = ping_timeout(registered.total_ping_timeout_seconds);
-        self.set_timer(
-            now.moment + self.link.ping_timeout,
+        step.set_timer(
+            step.now.moment + self.link.ping_timeout,
             Timer::PingTimeout(self.link.id),
         );
         self.master = registered.master_info.map(std::sync::Arc::new);
-        self.tell_silent_disk();
-        for key in self.updates.resume(now.moment) {
-            self.send_head(&key);
+        self.tell_silent_disk(step);
+        for key in self.updates.resume(step.now.moment) {
+            self.send_head(step, &key);
         }
-        for uuid in self.operations.resume(now.moment) {
-            self.tell_operation(&uuid);
+        for uuid in self.operations.resume(step.now.moment) {
+            self.tell_operation(step, &uuid);
         }
         for uuid in registered.unknown_operations {
-            self.answer_unknown_operation(now, uuid);
+            self.answer_unknown_operation(step, uuid);
         }
         for exited in std::mem::take(&mut self.link.exited) {
-            self.send(ToMaster::ExecutorExited(exited));
+            step.send(ToMaster::ExecutorExited(exited));
         }
-        self.tell_total();
+        self.tell_total(step);
         for task in registered.unknown_tasks {
-            self.answer_unknown(now, &task);
-        }
-    }
-
-    /// Records the identity of a known agent again. A hung disk does not prevent its next registration.
-    fn record_identity_anew(&mut self, now: Now) {
-        let last_fact = self.last_fact;
-        self.record_identity();
-        self.last_fact = last_fact;
-        if self.rise.is_none_or(|(lsn, _)| lsn <= self.durable) {
-            self.rise = Some((self.lsn, now.moment));
+            self.answer_unknown(step, &task);
         }
     }
 
     /// Adopts the configured description after a master accepted it: from now on it may not shrink. Returns whether the
     /// recorded description has changed.
-    fn take_up_info(&mut self) -> bool {
-        let info = self.configured_info();
+    fn take_up_info(&mut self, step: &Step<'_>) -> bool {
+        let info = Self::configured_info(step);
         let is_other = self.recorded_info.as_deref() != Some(&info);
         self.recorded_info = Some(Box::new(info));
         is_other
     }
 
-    fn configured_info(&self) -> pb::AgentInfo {
-        let id = self.agent_id.as_ref();
+    fn configured_info(step: &Step<'_>) -> pb::AgentInfo {
         pb::AgentInfo {
-            id: id.map(|id| pb::AgentId {
-                value: id.to_string(),
-            }),
-            ..self.options.info.clone()
+            id: step.agent_id_message(),
+            ..step.options.info.clone()
         }
     }
 
-    /// Writes the identity of the agent and the epoch that it obeys; later effects wait for the write.
-    fn record_identity(&mut self) {
-        let Some(agent) = self.agent_id.clone() else {
-            return;
-        };
+    /// The write of the agent's identity and the epoch that it obeys; `None` for an agent without an id.
+    fn identity(&self, step: &Step<'_>) -> Option<Write> {
         let recorded = self.recorded_info.as_deref().cloned();
         let record = AgentRecord {
-            info: recorded.unwrap_or_else(|| self.configured_info()),
+            info: recorded.unwrap_or_else(|| Self::configured_info(step)),
             obeyed: self.epochs.kept().cloned(),
         };
-        self.persist(Write::Agent {
-            agent,
+        Some(Write::Agent {
+            agent: step.agent_id()?.clone(),
             record: Box::new(record),
-        });
+        })
+    }
+
+    /// Records the identity of a new agent; later effects wait for the write.
+    fn record_identity(&mut self, step: &mut Step<'_>) {
+        if let Some(identity) = self.identity(step) {
+            step.persist(identity);
+        }
+    }
+
+    /// Records the identity of a known agent again. A hung disk does not prevent its next registration.
+    fn record_identity_anew(&mut self, step: &mut Step<'_>) {
+        if let Some(identity) = self.identity(step) {
+            step.persist_epoch(identity);
+        }
     }
 
     /// Answers for a task that the master assigned to this agent and that is unknown here: it never arrived.
-    fn answer_unknown(&mut self, now: Now, task: &wire::TaskToReconcile) {
+    fn answer_unknown(&mut self, step: &mut Step<'_>, task: &wire::TaskToReconcile) {
         let Some(stream) = stream_key(&task.framework_id, &task.task_id) else {
             return;
         };
@@ -520,28 +519,28 @@ impl AgentCore {
             return;
         }
         let status = self.status(
-            now,
+            step,
             task.task_id.clone(),
             dropped_or_lost(task.partition_aware),
             Source::Agent,
             Some(Reason::Reconciliation),
             Some("Reconciliation: the task is unknown to the agent".to_owned()),
         );
-        self.answer_for_absent(now, &stream, status, Default::default());
+        self.answer_for_absent(step, &stream, status, Default::default());
     }
 
-    fn ping(&mut self, now: Now, ping: wire::Ping) {
-        self.link.last_ping = now.moment;
+    fn ping(&mut self, step: &mut Step<'_>, ping: wire::Ping) {
+        self.link.last_ping = step.now.moment;
         if let Some(pong) = self.pong(ping.sequence) {
-            self.send_now(ToMaster::Pong(pong));
+            step.send_now(ToMaster::Pong(pong));
         }
         if !ping.connected && self.link.phase == LinkPhase::Registered {
             warn!("the master holds this agent for disconnected; registering anew");
-            self.reconnect(now, None);
+            self.reconnect(step, None);
         }
     }
 
-    fn refused(&mut self, now: Now, refused: &wire::Refused) {
+    fn refused(&mut self, step: &mut Step<'_>, refused: &wire::Refused) {
         error!(
             reason = refused.reason,
             permanent = refused.permanent,
@@ -550,29 +549,29 @@ impl AgentCore {
         if self.state == State::Terminating {
             // A master refuses an agent just after its shutdown request: the running tasks must end first.
         } else if refused.permanent {
-            self.exit_process(now, ExitReason::Refused(refused.reason.clone()));
+            self.exit_process(step, ExitReason::Refused(refused.reason.clone()));
         } else {
-            let pause = self.backoff(REFUSED_BACKOFF_MAX);
-            self.reconnect(now, Some(pause));
+            let pause = self.backoff(step, REFUSED_BACKOFF_MAX);
+            self.reconnect(step, Some(pause));
         }
     }
 
     /// Sends the last message to a master. Returns whether the agent is registered with one.
-    pub(super) fn send_unregister(&mut self) -> bool {
+    pub(super) fn send_unregister(&mut self, step: &mut Step<'_>) -> bool {
         let is_registered = self.link.phase == LinkPhase::Registered;
         if is_registered {
             let reason = "an operator asked the agent to".to_owned();
-            self.send(ToMaster::Unregister(wire::Unregister { reason }));
+            step.send(ToMaster::Unregister(wire::Unregister { reason }));
         }
         is_registered
     }
 
     /// Ends the process, without further steps.
-    pub(super) fn exit_process(&mut self, now: Now, reason: ExitReason) {
+    pub(super) fn exit_process(&mut self, step: &mut Step<'_>, reason: ExitReason) {
         self.lose_master();
         self.state = State::Terminating;
         self.exit = None;
-        self.output_exit(now, reason);
+        self.output_exit(step, reason);
     }
 }
 

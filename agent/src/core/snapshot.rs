@@ -6,7 +6,7 @@ use std::sync::Arc;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{AgentId, ContainerId, FrameworkId, Resources, Role};
 
-use super::{AgentCore, Draining, Framework, Oversubscription, State};
+use super::{Draining, Framework, Oversubscription, State};
 use crate::checkpoint::DiskCondition;
 
 /// Counters of events since the agent's start.
@@ -104,29 +104,6 @@ pub struct Snapshot {
     pub disk: DiskCondition,
     /// The oversubscribed resources, and the treatment of revocable tasks.
     pub oversubscription: Oversubscription,
-}
-
-impl AgentCore {
-    /// Takes a snapshot of the current state.
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            sequence: self.sequence,
-            state: self.state,
-            agent_id: self.agent_id.clone(),
-            info: self.options.info.clone(),
-            capabilities: self.options.capabilities.clone(),
-            resources: self.durable_view.resources.clone(),
-            operations: self.durable_view.operations.clone(),
-            master: self.master.clone(),
-            master_epoch: Some(self.epochs.heard()).filter(|epoch| *epoch > 0),
-            frameworks: self.frameworks.clone(),
-            completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
-            counters: self.counters.clone(),
-            draining: self.draining,
-            disk: self.disk,
-            oversubscription: self.oversubscription.clone(),
-        }
-    }
 }
 
 impl Snapshot {

@@ -11,14 +11,14 @@ use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{FrameworkId, Now};
+use meseta_resources::FrameworkId;
 use tracing::{info, warn};
 
 use super::history::task_bytes;
 use super::model::{Executor, ExecutorKind, Task, TaskRef};
 use super::states::is_terminal;
 use super::update_streams::{Acknowledged, Pushed, StreamKey, UNACKNOWLEDGED_UPDATES_MAX};
-use super::{AgentCore, Destination, Output};
+use super::{Agent, Destination, Output, Step};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{LogEntry, RunKey, TaskKey, Write};
 
@@ -29,21 +29,21 @@ const COMPLETED_TASKS_PER_EXECUTOR_MAX: usize = 200;
 /// The time within which the tasks of a group that reached a common limit are all reported.
 const GROUP_ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-impl AgentCore {
+impl Agent {
     /// Makes a status update of a task of this agent: durable, then sent in its turn.
     pub(super) fn update_task(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         key: &TaskKey,
         status: pb::TaskStatus,
     ) -> Option<Pushed> {
-        self.update_task_in(now, key, status, Arc::default())
+        self.update_task_in(step, key, status, Arc::default())
     }
 
     /// Makes a status update that holds a permit until it is acknowledged.
     pub(super) fn update_task_in(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         key: &TaskKey,
         mut status: pb::TaskStatus,
         permit: Arc<Permit>,
@@ -52,25 +52,27 @@ impl AgentCore {
         let task_ref = self.task_at(key)?;
         if task_ref.executor.orphaned {
             // Nobody is left to acknowledge it.
-            self.record(now, &task_ref, &status);
+            self.record(step, &task_ref, &status);
             if is_terminal(status.state) {
-                self.task_over(&task_ref);
+                self.task_over(step, &task_ref);
             }
             return None;
         }
         let stream = task_ref.task.stream();
         let pushed = match task_ref.executor.kind {
-            ExecutorKind::Custom => self
-                .updates
-                .push(now.moment, &stream, status.clone(), permit),
+            ExecutorKind::Custom => {
+                self.updates
+                    .push(step.now.moment, &stream, status.clone(), permit)
+            }
             ExecutorKind::Command | ExecutorKind::Default => {
-                self.updates.push_own(now.moment, &stream, status.clone())
+                self.updates
+                    .push_own(step.now.moment, &stream, status.clone())
             }
         };
         match pushed {
             Pushed::Send | Pushed::Waits => {}
             Pushed::Duplicate | Pushed::AfterTerminal | Pushed::Full | Pushed::Once => {
-                self.counters.invalid_status_updates += 1;
+                step.counters.invalid_status_updates += 1;
                 warn!(
                     framework_id = %stream.framework, task_id = %stream.task, ?pushed,
                     max = UNACKNOWLEDGED_UPDATES_MAX, "dropped a status update"
@@ -78,15 +80,15 @@ impl AgentCore {
                 return Some(pushed);
             }
         }
-        self.record(now, &task_ref, &status);
+        self.record(step, &task_ref, &status);
         if pushed == Pushed::Send {
-            self.send_head(&stream);
+            self.send_head(step, &stream);
         }
         Some(pushed)
     }
 
     /// Writes an update and counts it.
-    fn record(&mut self, now: Now, task_ref: &TaskRef, status: &pb::TaskStatus) {
+    fn record(&mut self, step: &mut Step<'_>, task_ref: &TaskRef, status: &pb::TaskStatus) {
         info!(
             framework_id = %task_ref.executor.key.framework,
             task_id = %task_ref.task.key.task,
@@ -95,9 +97,9 @@ impl AgentCore {
             message = status.message.as_deref().unwrap_or_default(),
             "status update"
         );
-        self.counters.valid_status_updates += 1;
-        self.counters.count_terminal(status.state);
-        self.persist(Write::Log {
+        step.counters.valid_status_updates += 1;
+        step.counters.count_terminal(status.state);
+        step.persist(Write::Log {
             key: task_ref.task.key.clone(),
             entry: Box::new(LogEntry::Update(status.clone())),
         });
@@ -105,21 +107,21 @@ impl AgentCore {
         self.change_task(&task_ref.task.key, |task| task.record(status));
         if !had_ended && is_terminal(status.state) {
             if status.reason() == Reason::ContainerLimitationMemory {
-                self.count_out_of_memory(now, &task_ref.executor);
+                self.count_out_of_memory(step, &task_ref.executor);
             }
             self.count_ended(&task_ref.task.key);
         }
     }
 
     /// Counts a task out of memory. The tasks of a group that reached their common limit count as one.
-    fn count_out_of_memory(&mut self, now: Now, executor: &Executor) {
+    fn count_out_of_memory(&mut self, step: &mut Step<'_>, executor: &Executor) {
         let last = executor.link.out_of_memory_at;
-        if last.is_some_and(|last| now.moment.saturating_since(last) < GROUP_ENDS_WITHIN) {
+        if last.is_some_and(|last| step.now.moment.saturating_since(last) < GROUP_ENDS_WITHIN) {
             return;
         }
-        self.counters.count_out_of_memory(executor.role.clone());
+        step.counters.count_out_of_memory(executor.role.clone());
         self.change_executor(&executor.key, |executor| {
-            executor.link.out_of_memory_at = Some(now.moment);
+            executor.link.out_of_memory_at = Some(step.now.moment);
         });
     }
 
@@ -136,7 +138,7 @@ impl AgentCore {
     /// is bounded: further ones are sent only once.
     pub(super) fn answer_for_absent(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         stream: &StreamKey,
         status: pb::TaskStatus,
         permit: Arc<Permit>,
@@ -148,20 +150,23 @@ impl AgentCore {
             message = status.message.as_deref().unwrap_or_default(),
             "status update for a task that does not run here"
         );
-        self.counters.valid_status_updates += 1;
-        self.counters.count_terminal(status.state);
+        step.counters.valid_status_updates += 1;
+        step.counters.count_terminal(status.state);
         let sent = status.clone();
-        match self.updates.push_absent(now.moment, stream, status, permit) {
-            Pushed::Send => self.send_head(stream),
+        match self
+            .updates
+            .push_absent(step.now.moment, stream, status, permit)
+        {
+            Pushed::Send => self.send_head(step, stream),
             Pushed::Once if self.updates.is_flowing() => {
                 let latest_state = sent.state;
-                self.send_update(stream, sent, latest_state);
+                self.send_update(step, stream, sent, latest_state);
             }
             _ => {}
         }
     }
 
-    pub(super) fn send_head(&mut self, stream: &StreamKey) {
+    pub(super) fn send_head(&mut self, step: &mut Step<'_>, stream: &StreamKey) {
         let Some(status) = self.updates.head(stream).cloned() else {
             return;
         };
@@ -173,12 +178,18 @@ impl AgentCore {
             let sent = (status.state, status.uuid.clone().unwrap_or_default());
             self.change_task(&task_ref.task.key, |task| task.sent = Some(sent));
         }
-        self.updates.sent(stream, self.lsn.0);
-        self.send_update(stream, status, latest_state);
+        self.updates.sent(stream, step.lsn().0);
+        self.send_update(step, stream, status, latest_state);
     }
 
-    fn send_update(&mut self, stream: &StreamKey, status: pb::TaskStatus, latest_state: i32) {
-        self.send(ToMaster::StatusUpdate(wire::StatusUpdate {
+    fn send_update(
+        &mut self,
+        step: &mut Step<'_>,
+        stream: &StreamKey,
+        status: pb::TaskStatus,
+        latest_state: i32,
+    ) {
+        step.send(ToMaster::StatusUpdate(wire::StatusUpdate {
             framework_id: pb::FrameworkId {
                 value: stream.framework.to_string(),
             },
@@ -204,9 +215,9 @@ impl AgentCore {
         })
     }
 
-    pub(super) fn acknowledged(&mut self, now: Now, stream: &StreamKey, uuid: &[u8]) {
+    pub(super) fn acknowledged(&mut self, step: &mut Step<'_>, stream: &StreamKey, uuid: &[u8]) {
         let task_ref = self.find_task(stream);
-        let outcome = self.updates.acknowledge(now.moment, stream, uuid);
+        let outcome = self.updates.acknowledge(step.now.moment, stream, uuid);
         match outcome {
             Acknowledged::Next | Acknowledged::Closed => {}
             Acknowledged::Duplicate | Acknowledged::Unexpected | Acknowledged::Unknown => {
@@ -224,15 +235,15 @@ impl AgentCore {
             None => None,
         };
         if let Some(key) = log {
-            self.persist(Write::Log {
+            step.persist(Write::Log {
                 key,
                 entry: Box::new(LogEntry::Acknowledged(uuid.to_vec())),
             });
         }
         if outcome == Acknowledged::Next {
-            self.send_head(stream);
+            self.send_head(step, stream);
         } else if let Some(task_ref) = task_ref {
-            self.task_over(&task_ref);
+            self.task_over(step, &task_ref);
         }
     }
 
@@ -246,7 +257,7 @@ impl AgentCore {
     }
 
     /// Handles the end of a task whose updates are all acknowledged.
-    pub(super) fn task_over(&mut self, task_ref: &TaskRef) {
+    pub(super) fn task_over(&mut self, step: &mut Step<'_>, task_ref: &TaskRef) {
         let task = &task_ref.task.key.task;
         let mut over = None;
         self.change_executor(&task_ref.executor.key, |executor| {
@@ -259,20 +270,20 @@ impl AgentCore {
         if let Some(over) = over {
             self.history.acknowledged(&over);
         }
-        self.retire_oldest_tasks(&task_ref.executor.key);
+        self.retire_oldest_tasks(step, &task_ref.executor.key);
         if let Some(nested) = &task_ref.task.nested {
             self.containers.remove(&nested.id);
         }
-        self.retire_if_over(&task_ref.executor.key);
+        self.retire_if_over(step, &task_ref.executor.key);
     }
 
-    fn retire_oldest_tasks(&mut self, key: &RunKey) {
+    fn retire_oldest_tasks(&mut self, step: &mut Step<'_>, key: &RunKey) {
         let Some(framework) = self.frameworks.get_mut(&key.framework) else {
             return;
         };
         let framework = Arc::make_mut(framework);
         if let Some(mut executor) = framework.executors.remove(&key.executor) {
-            self.shorten_completed(Arc::make_mut(&mut executor));
+            self.shorten_completed(step, Arc::make_mut(&mut executor));
             if let Some(framework) = self.frameworks.get_mut(&key.framework) {
                 let framework = Arc::make_mut(framework);
                 framework.executors.insert(key.executor.clone(), executor);
@@ -283,7 +294,7 @@ impl AgentCore {
     /// Forgets the oldest completed tasks of an executor while there are too many, and retires their records: an
     /// executor may run any number of tasks. The tasks of a group go together, since a start must find all tasks of a
     /// group or none, unless the group was begun.
-    pub(super) fn shorten_completed(&mut self, executor: &mut Executor) {
+    pub(super) fn shorten_completed(&mut self, step: &mut Step<'_>, executor: &mut Executor) {
         let bytes_max = self.history.of_executor_max();
         while (executor.completed.len() > COMPLETED_TASKS_PER_EXECUTOR_MAX
             || (executor.completed_bytes > bytes_max && executor.completed.len() > 1))
@@ -299,7 +310,7 @@ impl AgentCore {
                 executor.completed_bytes = executor.completed_bytes.saturating_sub(bytes);
                 if executor.kind != ExecutorKind::Command && !executor.has_task(&task.key.task) {
                     let key = task.key.clone();
-                    self.persist(Write::RetireTask { key });
+                    step.persist(Write::RetireTask { key });
                 }
             }
         }
@@ -326,32 +337,32 @@ impl AgentCore {
     }
 
     /// Retires a run without unacknowledged updates.
-    pub(super) fn retire_if_over(&mut self, key: &RunKey) {
+    pub(super) fn retire_if_over(&mut self, step: &mut Step<'_>, key: &RunKey) {
         let Some(executor) = self.executor_at(key) else {
             return;
         };
         if executor.tasks.is_empty() && !executor.is_live() {
-            self.retire(&executor.key);
-            self.retire_framework_if_idle(&key.framework);
+            self.retire(step, &executor.key);
+            self.retire_framework_if_idle(step, &key.framework);
         }
     }
 
     /// Writes the retirement of a run and moves it to the completed runs.
-    pub(super) fn retire(&mut self, key: &Arc<RunKey>) {
-        self.persist(Write::Retire {
+    pub(super) fn retire(&mut self, step: &mut Step<'_>, key: &Arc<RunKey>) {
+        step.persist(Write::Retire {
             key: (**key).clone(),
         });
-        self.output(
+        step.output(
             Destination::Container(key.container.clone()),
             Output::DiscardSandbox { run: key.clone() },
         );
-        self.complete(key);
+        self.complete(step, key);
     }
 
     /// Moves an executor whose updates are all acknowledged to the completed ones.
-    fn complete(&mut self, key: &Arc<RunKey>) {
+    fn complete(&mut self, step: &Step<'_>, key: &Arc<RunKey>) {
         self.containers.remove(&key.container);
-        let kept = self.options.max_completed_executors_per_framework;
+        let kept = step.options.max_completed_executors_per_framework;
         let Some(framework) = self.frameworks.get_mut(&key.framework) else {
             return;
         };
@@ -400,16 +411,16 @@ impl AgentCore {
         }
     }
 
-    pub(super) fn retire_framework_if_idle(&mut self, id: &FrameworkId) {
+    pub(super) fn retire_framework_if_idle(&mut self, step: &mut Step<'_>, id: &FrameworkId) {
         let idle = self
             .frameworks
             .get(id)
             .is_some_and(|framework| framework.executors.is_empty());
-        let Some(agent) = self.agent_id.clone().filter(|_| idle) else {
+        let Some(agent) = step.agent_id().cloned().filter(|_| idle) else {
             return;
         };
         if let Some(framework) = self.frameworks.remove(id) {
-            self.persist(Write::RetireFramework {
+            step.persist(Write::RetireFramework {
                 agent,
                 framework: id.clone(),
             });
@@ -427,7 +438,7 @@ impl AgentCore {
     /// A status of a task with the agent's own timestamp and source.
     pub(super) fn status(
         &mut self,
-        now: Now,
+        step: &mut Step<'_>,
         task: pb::TaskId,
         state: pb::TaskState,
         source: Source,
@@ -440,11 +451,9 @@ impl AgentCore {
             message,
             source: Some(source.into()),
             reason: reason.map(Into::into),
-            agent_id: self.agent_id.as_ref().map(|id| pb::AgentId {
-                value: id.to_string(),
-            }),
-            timestamp: Some(now.unix.as_secs_f64()),
-            uuid: Some(self.uuid().into_bytes().to_vec()),
+            agent_id: step.agent_id_message(),
+            timestamp: Some(step.now.unix.as_secs_f64()),
+            uuid: Some(step.new_uuid().into_bytes().to_vec()),
             ..pb::TaskStatus::default()
         }
     }

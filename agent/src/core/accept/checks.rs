@@ -11,18 +11,19 @@ use super::super::rejection::{
     Rejection, check_command, check_container, check_subscribed_event, check_volumes,
 };
 use super::super::states::dropped_or_lost;
-use super::super::{AgentCore, check_rules};
+use super::super::{Agent, Step, check_rules};
 use super::{Checked, is_partition_aware};
 
-impl AgentCore {
+impl Agent {
     /// Validates a task as far as possible without access to the machine.
     pub(super) fn check(
         &self,
+        step: &Step<'_>,
         task: &pb::TaskInfo,
         has_command: bool,
         framework: &pb::FrameworkInfo,
     ) -> Result<(Resources, Demand), Rejection> {
-        let ours = self.agent_id.as_ref().map(|id| id.as_str());
+        let ours = step.agent_id().map(|id| id.as_str());
         if ours != Some(task.agent_id.value.as_str()) {
             return Err(Rejection::invalid(format!(
                 "the task is for agent '{}', and this is agent '{}'",
@@ -42,7 +43,7 @@ impl AgentCore {
             // Other tasks have their volumes in the container of their executor.
             check_volumes("task", task.container.as_deref(), [&resources])?;
         }
-        let demand = demand(&resources, &task.limits, self.options.enforceable)
+        let demand = demand(&resources, &task.limits, step.options.enforceable)
             .map_err(Rejection::invalid)?;
         Ok((resources, demand))
     }
@@ -70,6 +71,7 @@ impl AgentCore {
     /// Validates a framework's own executor: its command, its volumes and the size of its first event.
     pub(super) fn check_custom(
         &self,
+        step: &Step<'_>,
         framework: &pb::FrameworkInfo,
         info: &pb::ExecutorInfo,
         resources: &Resources,
@@ -79,7 +81,7 @@ impl AgentCore {
         let of_tasks = tasks.iter().map(|task| &task.resources);
         let all = std::iter::once(resources).chain(of_tasks);
         check_volumes("executor", info.container.as_deref(), all)?;
-        let bytes_max = self.options.executor_event_bytes_max;
-        check_subscribed_event(info, framework, &self.options.info, bytes_max)
+        let bytes_max = step.options.executor_event_bytes_max;
+        check_subscribed_event(info, framework, &step.options.info, bytes_max)
     }
 }

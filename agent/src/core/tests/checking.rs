@@ -498,7 +498,7 @@ fn next_check_retries_dropped_result() {
         };
         let mut uuid = 0;
         for bytes in [64 << 10, 1 << 10, 10] {
-            let updates = &mut simulation.core.updates;
+            let updates = simulation.core.updates();
             while updates.push_own(now, &key, fill(bytes, uuid)) != Pushed::Full {
                 uuid += 1;
             }
@@ -506,7 +506,7 @@ fn next_check_retries_dropped_result() {
         let first = 3 * SECOND;
         assert!(simulation.next(first, ProbeResult::ExitCode(0)).is_empty());
         assert!(simulation.next(SECOND, ProbeResult::ExitCode(0)).is_empty());
-        simulation.core.updates.remove(&key);
+        simulation.core.updates().remove(&key);
         let told = simulation.next(SECOND, ProbeResult::ExitCode(0));
         assert_eq!(told.len(), 1, "{is_health}");
         assert!(simulation.next(SECOND, ProbeResult::ExitCode(0)).is_empty());

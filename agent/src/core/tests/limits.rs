@@ -109,5 +109,5 @@ fn update_for_ended_task_leaves_nothing() {
     let stream: Option<StreamKey> = stream_key(&framework_id(), &task_id);
     let stream = stream.expect("a key");
     assert_eq!(stream.task, TaskId::new("a").expect("an id"));
-    assert!(!simulation.core.updates.knows(&stream, &[2; 16]));
+    assert!(!simulation.core.updates().knows(&stream, &[2; 16]));
 }

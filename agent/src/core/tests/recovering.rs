@@ -399,6 +399,7 @@ fn ended_task_ignores_later_executor_updates() {
         panic!("no return: {:?}", simulation.frames.last());
     };
     assert!(return_of.tasks.is_empty(), "{return_of:?}");
-    let executors: Vec<_> = simulation.core.all_executors().collect();
+    let snapshot = simulation.core.snapshot();
+    let executors: Vec<_> = snapshot.executors().collect();
     assert!(executors[0].tasks.is_empty() && executors[0].completed[0].is_terminal());
 }

@@ -98,7 +98,8 @@ fn reused_id_keeps_later_records() {
     // The earlier "a" is forgotten, and the later "a" continues, also after a restart of the agent.
     assert!(simulation.is_written("a") && simulation.is_written("b"));
     simulation.comes_back();
-    let executors = simulation.core.all_executors();
+    let snapshot = simulation.core.snapshot();
+    let executors = snapshot.executors();
     let tasks: Vec<_> = executors.flat_map(|one| one.tasks.clone()).collect();
     let running: Vec<_> = tasks
         .iter()

@@ -366,7 +366,8 @@ impl Simulation {
     }
 
     fn is_over(&self, task: &pb::TaskId) -> bool {
-        let mut executors = self.core.all_executors();
+        let snapshot = self.core.snapshot();
+        let mut executors = snapshot.executors();
         executors.any(|executor| {
             let mut over = executor.completed.iter();
             !executor.tasks.contains_key(task.value.as_str())
