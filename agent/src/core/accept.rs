@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use meseta_isolators::Demand;
 use meseta_proto::meseta::v1 as wire;
-use meseta_proto::meseta::v1::master_frame::Message as FromMaster;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources};
@@ -22,17 +21,9 @@ use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
 use super::registration::stream_key;
 use super::rejection::{Rejection, check_container, check_launch_event};
 use super::states::dropped_or_lost;
-use super::{Agent, ContainerOwner, State, Step, StreamKey};
-use crate::checkpoint::{DiskCondition, ExecutorRecord, Lsn, RunKey, TaskKey, TaskRecord, Write};
+use super::{Agent, ContainerOwner, Step, StreamKey};
+use crate::checkpoint::{ExecutorRecord, Lsn, RunKey, TaskKey, TaskRecord, Write};
 
-const DISK_FULL: &str =
-    "The disk of the agent's work directory is full; tasks are taken again when it has room";
-const DISK_FAILING: &str =
-    "The agent cannot write to its work directory; tasks are taken again when it can";
-const DISK_REMOVED: &str =
-    "The agent's work directory was removed; tasks are taken again when it is back";
-const DISK_SILENT: &str =
-    "The disk of the agent's work directory does not answer; tasks are taken again when it does";
 const NOT_ACKNOWLEDGED: &str = "The framework has too many tasks on this agent that have ended and whose last status update \
      it has not acknowledged; its tasks are taken again when it has";
 const ENDING: &str = "The agent is about to end, once its tasks have";
@@ -46,17 +37,6 @@ struct Checked {
 }
 
 impl Agent {
-    /// Whether a request from the master is handled, or refused with a reason. An agent that waits for the end of its
-    /// tasks before its exit, which may take long, refuses other tasks, and accepts kills.
-    pub(super) fn is_answered(&self, request: &FromMaster) -> bool {
-        match request {
-            FromMaster::RunTask(_) | FromMaster::RunTaskGroup(_) | FromMaster::KillTask(_) => {
-                self.state == State::Running || self.exit.is_some()
-            }
-            _ => self.state == State::Running,
-        }
-    }
-
     pub(super) fn run_task(&mut self, step: &mut Step<'_>, run: wire::RunTask) {
         let Some(framework) = run.framework.id.clone() else {
             return;
@@ -68,7 +48,7 @@ impl Agent {
             return;
         }
         let info = run.task.executor.as_deref().cloned();
-        if let Some(rejection) = self.refused_for_now(&run.framework) {
+        if let Some(rejection) = self.refused_for_now(step, &run.framework) {
             self.refuse(step, &stream, run.task.task_id, &rejection);
             self.tell_not_launched(step, &run.framework, info.as_ref(), run.launch_executor);
             return;
@@ -87,9 +67,12 @@ impl Agent {
     }
 
     /// The reason why the agent accepts no task at present.
-    fn refused_for_now(&self, framework: &pb::FrameworkInfo) -> Option<Rejection> {
+    fn refused_for_now(&self, step: &Step<'_>, framework: &pb::FrameworkInfo) -> Option<Rejection> {
         let refusal = self.ending_refusal().or_else(|| self.drain_refusal());
-        let refusal = refusal.or_else(|| self.disk_refusal());
+        let refusal = refusal.or_else(|| {
+            let message = step.disk().refusal()?;
+            Some((Reason::ContainerLaunchFailed, message))
+        });
         let (reason, message) =
             refusal.or_else(|| self.unacknowledged_refusal(framework.id.as_ref()?))?;
         Some(Rejection {
@@ -100,20 +83,8 @@ impl Agent {
     }
 
     fn ending_refusal(&self) -> Option<(Reason, &'static str)> {
-        self.exit.as_ref()?;
-        Some((Reason::ContainerLaunchFailed, ENDING))
-    }
-
-    /// The refusal while the disk is unusable: a task whose intent cannot be written would wait for an unknown reason.
-    fn disk_refusal(&self) -> Option<(Reason, &'static str)> {
-        let message = match self.disk {
-            DiskCondition::Writable => return None,
-            DiskCondition::Full => DISK_FULL,
-            DiskCondition::Failing => DISK_FAILING,
-            DiskCondition::Removed => DISK_REMOVED,
-            DiskCondition::Silent => DISK_SILENT,
-        };
-        Some((Reason::ContainerLaunchFailed, message))
+        let is_ending = self.lifecycle.is_ending();
+        is_ending.then_some((Reason::ContainerLaunchFailed, ENDING))
     }
 
     /// The refusal for a framework with a large backlog: ended tasks use no resources, but take memory and disk until
@@ -257,7 +228,7 @@ impl Agent {
             return;
         }
         let tasks = &run.task_group.tasks;
-        if let Some(rejection) = self.refused_for_now(&run.framework) {
+        if let Some(rejection) = self.refused_for_now(step, &run.framework) {
             for (stream, task) in streams.iter().zip(tasks) {
                 self.refuse(step, stream, task.task_id.clone(), &rejection);
             }

@@ -12,9 +12,9 @@ use std::time::Duration;
 use meseta_proto::mesos::v1 as pb;
 use tracing::warn;
 
+use super::disk::RECORD_WAIT;
 use super::executors::kill_event;
 use super::fields::duration;
-use super::kill::RECORD_WAIT;
 use super::model::{Executor, Task, TaskRef};
 use super::{Agent, ConnectionId, Destination, ExecutorAction, Step, Timer};
 use crate::checkpoint::{KillCause, Lsn, RunKey, TaskKey};
@@ -79,7 +79,7 @@ impl Agent {
             kill_event(&task.key.task, policy),
         );
         step.set_timer(
-            step.now.moment + self.record_wait(),
+            step.now.moment + step.disk().record_wait(),
             Timer::KillUntold(task.key.clone(), step.lsn()),
         );
     }

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use super::model::{Executor, ExecutorKind, Phase, TaskRef};
 use super::states::{gone_or_lost, is_terminal};
 use super::update_streams::{Pushed, StreamKey};
-use super::{Agent, ConnectionId, Destination, ExecutorAction, State, Step};
+use super::{Agent, ConnectionId, Destination, ExecutorAction, Step};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{LogEntry, RunKey, Write};
 
@@ -285,7 +285,7 @@ impl Agent {
         executor: &ExecutorId,
         data: Vec<u8>,
     ) {
-        if self.state != State::Running {
+        if !self.lifecycle.is_running() {
             step.counters.invalid_framework_messages += 1;
             return warn!(
                 framework_id = %framework, executor_id = %executor,

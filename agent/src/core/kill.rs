@@ -14,30 +14,18 @@ use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, FrameworkId};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::fields::{duration, unix_ns};
 use super::model::{Executor, ExecutorKind, Kill, Phase, TaskRef, TerminationReason};
 use super::registration::stream_key;
-use super::{
-    Agent, ContainerAction, Destination, ExitReason, Output, State, Step, Timer, UnregisterWait,
-};
-use crate::checkpoint::{DiskCondition, KillCause, KillRequested, LogEntry, Lsn, Write};
+use super::{Agent, ContainerAction, Destination, Step, Timer};
+use crate::checkpoint::{KillCause, KillRequested, LogEntry, Lsn, Write};
 
 /// Time between SIGTERM and SIGKILL if neither the kill nor the task sets it (Mesos's default).
 pub(super) const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(3);
 /// Time after SIGKILL before the container is destroyed.
 const KILL_OVERDUE: Duration = Duration::from_secs(1);
-/// The longest time that a signal waits for its request to be durable. After an unwritten kill and a crash of the
-/// agent, the supervisor's record still shows the kill.
-pub(super) const RECORD_WAIT: Duration = Duration::from_secs(1);
-/// The longest time that the exit of the process waits for the last writes. An exit without them equals a kill of the
-/// agent, which loses nothing either.
-const EXIT_WAIT: Duration = Duration::from_secs(5);
-/// The longest time that an unregistering agent waits for the acknowledgements of its terminal updates. The master
-/// reports tasks without an acknowledged terminal update as lost.
-const UNREGISTER_WAIT: Duration = Duration::from_secs(5);
-
 impl Agent {
     pub(super) fn kill_task(&mut self, step: &mut Step<'_>, kill: &wire::KillTask) {
         let Some(stream) = stream_key(&kill.framework_id, &kill.task_id) else {
@@ -226,18 +214,7 @@ impl Agent {
             },
         );
         let unwritten = Timer::KillUnwritten(container, step.lsn());
-        step.set_timer(step.now.moment + self.record_wait(), unwritten);
-    }
-
-    /// The longest time that a signal waits for its request to be durable.
-    pub(super) fn record_wait(&self) -> Duration {
-        match self.disk {
-            DiskCondition::Silent => Duration::ZERO,
-            DiskCondition::Writable
-            | DiskCondition::Full
-            | DiskCondition::Failing
-            | DiskCondition::Removed => RECORD_WAIT,
-        }
+        step.set_timer(step.now.moment + step.disk().record_wait(), unwritten);
     }
 
     /// Sends a signal whose record is late: a full disk does not keep a task alive, so the signal precedes the pending
@@ -437,103 +414,12 @@ impl Agent {
         }
     }
 
-    pub(super) fn shut_down(&mut self, step: &mut Step<'_>, reason: String) {
-        info!(reason, "the master asked for a shutdown");
-        self.kill_everything(step, KillCause::Shutdown);
-        self.begin_exit(ExitReason::Shutdown(reason));
-    }
-
-    pub(super) fn stop(&mut self, step: &mut Step<'_>, kill_tasks: bool) {
-        if kill_tasks {
-            self.kill_everything(step, KillCause::AgentExit);
-            self.begin_exit(ExitReason::Stopped);
-        } else {
-            self.thaw_all(step);
-            self.exit_process(step, ExitReason::Stopped);
-        }
-    }
-
-    /// Ends the running tasks first, so that each terminal update is sent while the master still knows the agent.
-    pub(super) fn unregister(&mut self, step: &mut Step<'_>) {
-        info!("asked to unregister: tasks end, and the agent after them");
-        self.kill_everything(step, KillCause::AgentExit);
-        self.begin_exit(ExitReason::Unregistered);
-    }
-
-    /// Whether the agent needs a master. This includes an agent that will unregister after the end of its tasks, which
-    /// may take long.
-    pub(super) fn needs_master(&self) -> bool {
-        self.state != State::Terminating || self.exit == Some(ExitReason::Unregistered)
-    }
-
-    /// The state of the agent once a master has registered it.
-    pub(super) fn state_with_master(&self) -> State {
-        match self.exit {
-            Some(_) => State::Terminating,
-            None => State::Running,
-        }
-    }
-
-    fn kill_everything(&mut self, step: &mut Step<'_>, cause: KillCause) {
+    /// Ends all executors.
+    pub(super) fn kill_everything(&mut self, step: &mut Step<'_>, cause: KillCause) {
         let executors: Vec<_> = self.all_executors().collect();
         for executor in executors {
             self.shut_executor_down(step, &executor, cause);
         }
-    }
-
-    /// Begins the exit. Leaving the cluster can turn into another exit reason, but a begun exit otherwise keeps its
-    /// reason.
-    fn begin_exit(&mut self, reason: ExitReason) {
-        let is_leaving = self.exit == Some(ExitReason::Unregistered);
-        if self.state != State::Terminating || is_leaving && reason != ExitReason::Unregistered {
-            self.state = State::Terminating;
-            self.exit = Some(reason);
-        }
-    }
-
-    /// Exits once no container is left that had to end with the agent.
-    pub(super) fn exit_if_idle(&mut self, step: &mut Step<'_>) {
-        if self.exit.is_none() || self.all_executors().any(|executor| executor.is_live()) {
-            return;
-        }
-        if self.exit == Some(ExitReason::Unregistered) && self.awaits_acknowledgements(step) {
-            return;
-        }
-        if let Some(mut reason) = self.exit.take() {
-            if reason == ExitReason::Unregistered && !self.send_unregister(step) {
-                warn!("no master to unregister from: the master will mark the agent unreachable");
-                reason = ExitReason::Stopped;
-            }
-            self.output_exit(step, reason);
-        }
-    }
-
-    /// Ends the process after the last write, or after [`EXIT_WAIT`] if the disk takes longer.
-    pub(super) fn output_exit(&mut self, step: &mut Step<'_>, reason: ExitReason) {
-        self.leaving = Some(reason.clone());
-        step.output(Destination::Agent, Output::Exit(reason));
-        step.set_timer(step.now.moment + EXIT_WAIT, Timer::ExitUnwritten);
-    }
-
-    pub(super) fn exit_unwritten(&mut self, step: &mut Step<'_>) {
-        if let Some(reason) = self.leaving.take() {
-            error!("the disk takes too long; ending before the last writes are durable");
-            // The exit that waits for the writes has another destination.
-            step.output_now(Destination::Liveness, Output::Exit(reason));
-        }
-    }
-
-    /// Whether the exit waits for acknowledgements from a connected master. The wait is needed because the agent sends
-    /// the updates of a task one after the other.
-    fn awaits_acknowledgements(&mut self, step: &mut Step<'_>) -> bool {
-        if !self.updates.is_flowing() || !self.updates.awaits_any() {
-            return false;
-        }
-        if self.unregister_wait == UnregisterWait::NotBegun {
-            self.unregister_wait = UnregisterWait::Lasts;
-            step.set_timer(step.now.moment + UNREGISTER_WAIT, Timer::Unregister);
-        }
-        self.unregister_wait == UnregisterWait::Lasts
     }
 }
 

@@ -178,8 +178,10 @@ impl Agent {
         executor: &ExecutorId,
         status: Option<i32>,
     ) {
-        self.send_exited(
+        let is_running = self.lifecycle.is_running();
+        self.registration.report_exit(
             step,
+            is_running,
             wire::ExecutorExited {
                 framework_id,
                 executor_id: pb::ExecutorId {

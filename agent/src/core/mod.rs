@@ -6,7 +6,11 @@
 //!
 //! ```text
 //! input.rs, effect.rs, ids.rs, launch_plan.rs  the inputs and outputs
-//! registration.rs  RECOVERING → DISCONNECTED → RUNNING → TERMINATING, backoff, pings
+//! step.rs          an input → the owners; consequences of one owner → the others
+//! step_context.rs, journal.rs  data of a step; order of writes and outputs
+//! consequence.rs   consequences of a change for other owners
+//! lifecycle.rs     RECOVERING → DISCONNECTED → RUNNING → TERMINATING; the exit
+//! registration.rs  connections to the master, backoff, pings
 //! epochs.rs        the obeyed masters
 //! accept.rs        RUN_TASK, RUN_TASK_GROUP → checked → intent → launch
 //! rejection.rs     reasons to refuse a task
@@ -21,6 +25,7 @@
 //! kill.rs          KILL, completion time, shutdown
 //! ending.rs        a container's end → terminal update
 //! operations.rs    reservations and volumes
+//! disk.rs          the condition of the disk
 //! oversubscription.rs  estimates → the master; corrections → revocable containers
 //! status_updates.rs status updates made, sent, acknowledged; runs retired
 //! update_streams.rs streams of status updates
@@ -37,6 +42,7 @@ mod accept;
 mod boot_clock;
 mod check_rules;
 mod checks;
+mod consequence;
 mod delivery;
 mod demand;
 mod disk;
@@ -54,6 +60,7 @@ mod journal;
 mod kill;
 mod launch;
 mod launch_plan;
+mod lifecycle;
 mod lifetimes;
 mod model;
 mod operation_updates;
@@ -111,11 +118,11 @@ pub use update_streams::{
     Acknowledged, Pushed, RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN, StatusUpdates, StreamKey,
 };
 
-use crate::checkpoint::{DiskCondition, Lsn, RunKey, TaskKey};
-use epochs::Epochs;
+use crate::checkpoint::{Lsn, RunKey, TaskKey};
 use history::History;
-use operation_updates::OperationUpdates;
-use registration::Link;
+use lifecycle::Lifecycle;
+use operations::Operations;
+use registration::Registration;
 pub(crate) use registration::stream_key;
 pub(crate) use rejection::VOLUMES_MAX;
 use step_context::Step;
@@ -179,14 +186,6 @@ pub enum State {
     Terminating,
 }
 
-/// The state of an unregistering agent's wait for acknowledged terminal updates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum UnregisterWait {
-    NotBegun,
-    Lasts,
-    Over,
-}
-
 /// The owner of a container.
 #[derive(Clone, Debug)]
 struct ContainerOwner {
@@ -199,12 +198,8 @@ struct ContainerOwner {
 /// The state of the agent, by owner.
 #[derive(Debug)]
 struct Agent {
-    state: State,
-    link: Link,
-    master: Option<Arc<pb::MasterInfo>>,
-    epochs: Epochs,
-    /// The recorded identity of the agent; without an id before the first registration.
-    recorded_info: Option<Box<pb::AgentInfo>>,
+    lifecycle: Lifecycle,
+    registration: Registration,
     frameworks: BTreeMap<FrameworkId, Arc<Framework>>,
     completed_frameworks: VecDeque<Arc<Framework>>,
     /// The memory of completed frameworks, and of completed executors of other frameworks.
@@ -219,34 +214,18 @@ struct Agent {
     /// Whether registration waits for the return of recovered executors.
     awaits_executors: bool,
     updates: StatusUpdates,
-    /// The agent's total, including reservations and volumes.
-    total: Resources,
-    /// Recovered reservations and volumes that do not fit `--resources`: they are recorded but not used.
-    set_aside: Resources,
-    operations: OperationUpdates,
-    durable_view: operations::DurableView,
+    operations: Operations,
     oversubscription: Oversubscription,
-    exit: Option<ExitReason>,
-    /// Set while the exit of the process waits for the last writes.
-    leaving: Option<ExitReason>,
-    unregister_wait: UnregisterWait,
     /// Set while the master drains the agent.
     draining: Option<Draining>,
-    /// The condition of the disk; while checkpoints cannot be written the agent accepts no task.
-    disk: DiskCondition,
-    /// Whether the agent has stopped answering its master, because the disk has been silent for too long.
-    given_up_for_disk: bool,
 }
 
 impl Agent {
     /// Creates the initial state.
     fn new(options: &Options) -> Self {
         Self {
-            state: State::Recovering,
-            link: Link::default(),
-            master: None,
-            epochs: Epochs::default(),
-            recorded_info: None,
+            lifecycle: Lifecycle::new(),
+            registration: Registration::default(),
             frameworks: BTreeMap::new(),
             completed_frameworks: VecDeque::new(),
             containers: BTreeMap::new(),
@@ -256,29 +235,10 @@ impl Agent {
             awaits_executors: false,
             updates: StatusUpdates::new(options.check_updates_bytes_max),
             history: History::new(options.history_bytes_max),
-            total: options.resources.clone(),
-            set_aside: Resources::new(),
-            operations: OperationUpdates::default(),
-            durable_view: operations::DurableView::new(options.resources.clone()),
+            operations: Operations::new(&options.resources),
             oversubscription: Oversubscription::default(),
-            exit: None,
-            leaving: None,
-            unregister_wait: UnregisterWait::NotBegun,
             draining: None,
-            disk: DiskCondition::default(),
-            given_up_for_disk: false,
         }
-    }
-
-    /// The resources allocated to the live executors.
-    fn allocated(&self) -> Resources {
-        let mut sum = Resources::default();
-        for executor in self.all_executors() {
-            for resource in executor.allocated().iter() {
-                sum.insert(resource.clone());
-            }
-        }
-        sum
     }
 
     /// The executor that owns a container, or its parent.
@@ -346,4 +306,15 @@ impl Agent {
             change(nested);
         }
     }
+}
+
+/// The resources allocated to the live executors.
+fn allocated(frameworks: &BTreeMap<FrameworkId, Arc<Framework>>) -> Resources {
+    let mut sum = Resources::default();
+    for executor in frameworks.values().flat_map(|one| one.executors.values()) {
+        for resource in executor.allocated().iter() {
+            sum.insert(resource.clone());
+        }
+    }
+    sum
 }

@@ -79,7 +79,10 @@ pub struct Oversubscription {
 
 impl Agent {
     pub(super) fn oversubscribe(&mut self, step: &mut Step<'_>, report: Report) {
-        if matches!(self.state, State::Recovering | State::Terminating) {
+        if matches!(
+            self.lifecycle.state(),
+            State::Recovering | State::Terminating
+        ) {
             return;
         }
         let was_open = self.oversubscription.stopped.is_none();
@@ -139,7 +142,7 @@ impl Agent {
         if state.total != state.estimated {
             state.total = state.estimated.clone();
         }
-        if self.state == State::Running && self.oversubscription.told != self.oversubscription.total
+        if self.lifecycle.is_running() && self.oversubscription.told != self.oversubscription.total
         {
             self.tell_total(step);
         }
@@ -225,7 +228,7 @@ impl Agent {
             None => true,
         };
         let Some(executor) = executor.filter(|executor| named(executor)) else {
-            // The executor has ended, or is in another container by step.now.
+            // The executor has ended, or is in another container by now.
             info!(
                 framework_id = %correction.framework, executor_id = %correction.executor,
                 "ignored a correction of an executor that is gone"
@@ -265,7 +268,7 @@ impl Agent {
         action: estimators::Action,
     ) -> Result<(), &'static str> {
         match action {
-            // A thaw is always permitted, whatever resources the executor holds by step.now.
+            // A thaw is always permitted, whatever resources the executor holds by now.
             estimators::Action::Thaw if self.is_frozen(executor) => Ok(()),
             estimators::Action::Freeze => check_freezable(step.now, executor),
             estimators::Action::Thaw | estimators::Action::Kill => check_revocable(executor),

@@ -38,8 +38,7 @@ impl Agent {
     ) {
         let least = step.now.moment + CATCH_UP_TIME;
         step.extend_timers(lasted, least, waits);
-        self.link.last_ping = (self.link.last_ping + lasted).min(step.now.moment);
-        self.epochs.paused(step.now.moment, lasted);
+        self.registration.extend_deadlines(step.now.moment, lasted);
         self.probes_paused = self.probes;
     }
 }

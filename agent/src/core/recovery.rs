@@ -17,7 +17,6 @@ use tracing::{info, warn};
 
 use super::demand::{combined, demand, kind_of_cpus};
 use super::ending::NOT_LAUNCHED;
-use super::epochs::Epochs;
 use super::fields::{role_of, user_of};
 use super::history::task_bytes;
 use super::model::{
@@ -27,7 +26,7 @@ use super::model::{
 use super::partial_groups::tasks_of_partial_groups;
 use super::states::is_terminal;
 use super::{
-    Agent, BootClock, ContainerOwner, Draining, Ending, Exit, Found, Recovery, State, Step, Timer,
+    Agent, BootClock, ContainerOwner, Draining, Ending, Exit, Found, Recovery, Step, Timer,
 };
 use crate::checkpoint::{
     KillCause, KillRequested, LogEntry, Lsn, RunImage, RunKey, Started, TaskImage, TaskKey, Write,
@@ -50,12 +49,11 @@ impl Agent {
             self.draining = agent.drain.map(|config| Draining { config, since });
             step.set_agent_id(agent.id);
             if let Some(record) = agent.record {
-                self.recorded_info = Some(Box::new(record.info));
-                self.epochs = Epochs::recovered(record.obeyed);
+                self.registration.recover(record);
             }
         }
         if let Some(record) = recovery.image.holdings {
-            self.recover_holdings(step, record);
+            self.operations.recover(step, record);
         }
         let mut half_groups = Vec::new();
         for image in recovery.image.frameworks {
@@ -88,7 +86,7 @@ impl Agent {
         self.sync_recovered(step);
         self.settle_recovered(step, recovery.rebooted, &recovery.containers);
         self.release_revocable(step);
-        self.state = State::Disconnected;
+        self.lifecycle.finish_recovery();
         self.await_executors(step);
     }
 

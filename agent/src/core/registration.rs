@@ -4,7 +4,7 @@
 //! `register`, or `reregister` if it has an id. Invariants: a frame is obeyed only as `epochs.rs` decides, and a
 //! changed epoch is durable before the frame takes effect; the loss of the master touches no task.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_proto::convert::{self, Format};
@@ -12,19 +12,14 @@ use meseta_proto::epoch::LedEpoch;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::ExecutorExited;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
-use meseta_proto::meseta::v1::master_frame::Message as FromMaster;
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{AgentId, FrameworkId, Moment, TaskId};
-use prost::Message as _;
+use meseta_resources::{AgentId, FrameworkId, Moment, Resources, TaskId};
 use tracing::{error, info, warn};
 
-use super::epochs::{Decision, MasterEpoch};
+use super::consequence::Consequence;
+use super::epochs::{Decision, Epochs, MasterEpoch};
 use super::reregistration::divide;
-use super::states::dropped_or_lost;
-use super::{
-    Agent, Destination, ExitReason, LinkAction, LinkId, Lsn, State, Step, StreamKey, Timer,
-};
+use super::{Destination, ExitReason, LinkAction, LinkId, Lsn, Step, StreamKey, Timer};
 use crate::checkpoint::{AgentRecord, Write};
 
 /// The longest pause between attempts, so that a returning master is found soon.
@@ -40,8 +35,8 @@ const PING_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
 /// The connection to the master.
 #[derive(Debug, Default)]
-pub(super) struct Link {
-    pub(super) id: LinkId,
+struct Link {
+    id: LinkId,
     phase: LinkPhase,
     /// Attempts since the last success.
     failures: u32,
@@ -50,7 +45,7 @@ pub(super) struct Link {
     ping_timeout: Duration,
     /// The write that must be durable before the registration is sent.
     registration: Lsn,
-    pub(super) last_ping: Moment,
+    last_ping: Moment,
     /// Executors that ended after a registration with their names was sent, and before its answer.
     exited: Vec<ExecutorExited>,
 }
@@ -64,10 +59,53 @@ enum LinkPhase {
     Registered,
 }
 
-impl Agent {
-    pub(super) fn connect_now(&mut self, step: &mut Step<'_>) {
-        let next = self.next_link(step);
-        self.connect_due(step, next);
+/// The connection to the master, and the identity and the epochs that the agent registers with.
+#[derive(Debug, Default)]
+pub(super) struct Registration {
+    link: Link,
+    /// The master of the current or the last registration.
+    master: Option<Arc<pb::MasterInfo>>,
+    epochs: Epochs,
+    /// The recorded identity of the agent; without an id before the first registration.
+    recorded_info: Option<Box<pb::AgentInfo>>,
+}
+
+impl Registration {
+    /// Restores the recorded identity.
+    pub(super) fn recover(&mut self, record: AgentRecord) {
+        self.recorded_info = Some(Box::new(record.info));
+        self.epochs = Epochs::recovered(record.obeyed);
+    }
+
+    /// The master of the current or the last registration.
+    pub(super) fn master(&self) -> Option<&Arc<pb::MasterInfo>> {
+        self.master.as_ref()
+    }
+
+    /// The epoch of the last obeyed frame; `None` before the first.
+    pub(super) fn heard_epoch(&self) -> Option<u64> {
+        Some(self.epochs.heard()).filter(|epoch| *epoch > 0)
+    }
+
+    pub(super) fn is_registered(&self) -> bool {
+        self.link.phase == LinkPhase::Registered
+    }
+
+    /// Whether this is the current connection.
+    pub(super) fn is_current(&self, link: LinkId) -> bool {
+        link == self.link.id
+    }
+
+    /// Connects without a pause.
+    #[must_use]
+    pub(super) fn connect_now(&mut self, step: &mut Step<'_>) -> Consequence {
+        Consequence::ConnectDue(self.next_link(step))
+    }
+
+    /// Connects again on the same link.
+    #[must_use]
+    pub(super) fn connect_again(&self) -> Consequence {
+        Consequence::ConnectDue(self.link.id)
     }
 
     fn next_link(&mut self, step: &mut Step<'_>) -> LinkId {
@@ -78,21 +116,28 @@ impl Agent {
         self.link.id
     }
 
-    pub(super) fn connect_due(&mut self, step: &mut Step<'_>, link: LinkId) {
-        let is_expected = link == self.link.id && self.link.phase == LinkPhase::Down;
-        if !is_expected || !self.needs_master() {
+    /// Connects, unless the connection is outdated. An agent that has given up because of its disk tries again later.
+    pub(super) fn connect(&mut self, step: &mut Step<'_>, link: LinkId, has_given_up: bool) {
+        if !self.is_current(link) || self.link.phase != LinkPhase::Down {
             return;
         }
-        if self.is_given_up_for_disk() {
+        if has_given_up {
             return step.set_timer(step.now.moment + BACKOFF_MAX, Timer::Connect(link));
         }
         self.link.phase = LinkPhase::Connecting;
         step.output_now(Destination::Liveness, LinkAction::Connect { link });
     }
 
-    pub(super) fn link_up(&mut self, step: &mut Step<'_>, link: LinkId, led: Option<LedEpoch>) {
-        if link != self.link.id || self.link.phase != LinkPhase::Connecting {
-            return;
+    /// Begins the registration on a new connection.
+    #[must_use]
+    pub(super) fn link_up(
+        &mut self,
+        step: &mut Step<'_>,
+        link: LinkId,
+        led: Option<LedEpoch>,
+    ) -> Option<Consequence> {
+        if !self.is_current(link) || self.link.phase != LinkPhase::Connecting {
+            return None;
         }
         self.link.phase = LinkPhase::Registering;
         if let Some(led) = led {
@@ -102,14 +147,26 @@ impl Agent {
             step.now.moment + REGISTRATION_TIMEOUT,
             Timer::RegistrationTimeout(link),
         );
-        let is_stuck = Self::is_epoch_stuck(step);
+        Some(Consequence::RegistrationBegun)
+    }
+
+    /// Sends the registration. `describe` adds the state of the agent to the message of a known agent.
+    pub(super) fn register(
+        &mut self,
+        step: &mut Step<'_>,
+        checkpointed: &Resources,
+        describe: impl FnOnce(wire::Register) -> wire::Reregister,
+    ) {
+        let is_stuck = is_epoch_stuck(step);
         self.link.registration = match is_stuck {
             true => Lsn::default(),
             false => step.lsn(),
         };
-        let parts = match self.registration_message(step) {
-            ToMaster::Reregister(whole) => divide(whole),
-            registration_message => vec![registration_message],
+        self.link.exited.clear();
+        let register = self.registration_message(step, checkpointed);
+        let parts = match register.agent_info.id {
+            Some(_) => divide(describe(register)),
+            None => vec![ToMaster::Register(register)],
         };
         for part in parts {
             match is_stuck {
@@ -117,14 +174,6 @@ impl Agent {
                 false => step.send(part),
             }
         }
-    }
-
-    /// Whether the disk has not taken a new epoch for so long that the registration does not wait for it: the master
-    /// must not consider the agent lost because its disk hangs. In memory the epoch is obeyed, and nothing else waits
-    /// to be written.
-    fn is_epoch_stuck(step: &Step<'_>) -> bool {
-        let since = step.epoch_waits_since();
-        since.is_some_and(|since| step.now.moment.saturating_since(since) >= REGISTRATION_TIMEOUT)
     }
 
     /// Handles the epoch with which a master leads. A higher epoch is obeyed now, since the master may read the agent's
@@ -144,107 +193,69 @@ impl Agent {
 
     /// Reports the end of an executor to the master. A master that does not know the agent yet learns of it from the
     /// registration, or, if that was sent already, right after its answer.
-    pub(super) fn send_exited(&mut self, step: &mut Step<'_>, exited: ExecutorExited) {
-        match (self.state, self.link.phase) {
-            (State::Running, _) => step.send(ToMaster::ExecutorExited(exited)),
-            (_, LinkPhase::Registering) => self.link.exited.push(exited),
-            _ => {}
+    pub(super) fn report_exit(
+        &mut self,
+        step: &mut Step<'_>,
+        is_running: bool,
+        exited: ExecutorExited,
+    ) {
+        if is_running {
+            step.send(ToMaster::ExecutorExited(exited));
+        } else if self.link.phase == LinkPhase::Registering {
+            self.link.exited.push(exited);
         }
     }
 
-    fn registration_message(&mut self, step: &Step<'_>) -> ToMaster {
-        self.link.exited.clear();
-        let mut info = step.options.info.clone();
-        info.id = step.agent_id_message();
-        let known = info.id.is_some();
+    fn registration_message(&self, step: &Step<'_>, checkpointed: &Resources) -> wire::Register {
         let capability = |kind: &pb::agent_info::capability::Type| pb::agent_info::Capability {
             r#type: Some((*kind).into()),
         };
-        let register = wire::Register {
-            agent_info: info,
+        wire::Register {
+            agent_info: configured_info(step),
             version: step.options.version.clone(),
-            checkpointed_resources: convert::to_resources(
-                &self.total.to_checkpoint(),
-                Format::PostRefinement,
-            )
-            .unwrap_or_default(),
+            checkpointed_resources: convert::to_resources(checkpointed, Format::PostRefinement)
+                .unwrap_or_default(),
             capabilities: step.options.capabilities.iter().map(capability).collect(),
             resource_version_uuid: None,
             address: Some(step.options.address.clone()),
             frame_bytes_max: Some(step.options.frame_bytes_max),
             obeyed: self.epochs.kept().cloned(),
-        };
-        if !known {
-            return ToMaster::Register(register);
         }
-        let executors: Vec<_> = self.all_executors().collect();
-        let tasks = executors
-            .iter()
-            .flat_map(|executor| executor.tasks.values());
-        let told = executors
-            .iter()
-            .filter(|executor| executor.info.is_some() && executor.is_live());
-        let frameworks = self.frameworks.values();
-        ToMaster::Reregister(wire::Reregister {
-            register,
-            tasks: tasks
-                .map(|task| task.to_message().encode_to_vec())
-                .collect(),
-            executors: told.map(|executor| executor.describe()).collect(),
-            frameworks: frameworks
-                .map(|framework| (*framework.info).clone())
-                .collect(),
-            completed_frameworks: Vec::new(),
-            operations: self.operations.all().map(|one| (**one).clone()).collect(),
-        })
     }
 
-    pub(super) fn link_down(&mut self, step: &mut Step<'_>, link: LinkId, reason: &str) {
-        if link != self.link.id || self.link.phase == LinkPhase::Down {
-            return;
+    /// Handles the end of a connection.
+    #[must_use]
+    pub(super) fn link_down(
+        &mut self,
+        step: &mut Step<'_>,
+        link: LinkId,
+        reason: &str,
+        needs_master: bool,
+    ) -> Option<Consequence> {
+        if !self.is_current(link) || self.link.phase == LinkPhase::Down {
+            return None;
         }
-        let was_registered = self.link.phase == LinkPhase::Registered;
-        self.lose_master();
-        if !self.needs_master() {
+        let was_registered = self.is_registered();
+        if !needs_master {
             self.link.phase = LinkPhase::Down;
-            return;
+            return Some(Consequence::MasterLost { connect: None });
         }
         let next = self.next_link(step);
         if was_registered {
             warn!(reason, "lost the master; tasks go on, looking for it again");
-            self.connect_due(step, next);
-        } else {
-            let pause = self.backoff(step, BACKOFF_MAX);
-            warn!(
-                reason,
-                attempt = self.link.failures,
-                retry_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
-                "the master does not answer; trying again"
-            );
-            step.set_timer(step.now.moment + pause, Timer::Connect(next));
+            return Some(Consequence::MasterLost {
+                connect: Some(next),
+            });
         }
-    }
-
-    /// Sends the updates that had no room on this connection.
-    pub(super) fn link_writable(
-        &mut self,
-        step: &mut Step<'_>,
-        link: LinkId,
-        unsent: BTreeSet<StreamKey>,
-    ) {
-        if link == self.link.id && self.updates.is_flowing() {
-            for key in unsent {
-                self.send_head(step, &key);
-            }
-        }
-    }
-
-    fn lose_master(&mut self) {
-        self.updates.pause();
-        self.operations.pause();
-        if self.state == State::Running {
-            self.state = State::Disconnected;
-        }
+        let pause = self.backoff(step, BACKOFF_MAX);
+        warn!(
+            reason,
+            attempt = self.link.failures,
+            retry_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
+            "the master does not answer; trying again"
+        );
+        step.set_timer(step.now.moment + pause, Timer::Connect(next));
+        Some(Consequence::MasterLost { connect: None })
     }
 
     /// The pause: between half and all of the unit doubled per failure, so that agents do not reconnect all at once.
@@ -256,81 +267,94 @@ impl Agent {
         ceiling.mul_f64(0.5 + 0.5 * step.draw())
     }
 
-    /// Gives the current link up and tries again after a pause, or at once.
-    fn reconnect(&mut self, step: &mut Step<'_>, pause: Option<Duration>) {
+    /// Gives the current link up and tries again at once.
+    fn reconnect(&mut self, step: &mut Step<'_>) -> Consequence {
         let link = self.link.id;
         step.output_now(Destination::Liveness, LinkAction::Disconnect { link });
-        self.lose_master();
+        Consequence::MasterLost {
+            connect: Some(self.next_link(step)),
+        }
+    }
+
+    /// Gives the current link up and tries again after a pause.
+    fn reconnect_later(&mut self, step: &mut Step<'_>, pause_max: Duration) -> Consequence {
+        let pause = self.backoff(step, pause_max);
+        let link = self.link.id;
+        step.output_now(Destination::Liveness, LinkAction::Disconnect { link });
         let next = self.next_link(step);
-        match pause {
-            Some(pause) => step.set_timer(step.now.moment + pause, Timer::Connect(next)),
-            None => self.connect_due(step, next),
-        }
+        step.set_timer(step.now.moment + pause, Timer::Connect(next));
+        Consequence::MasterLost { connect: None }
     }
 
-    pub(super) fn registration_overdue(&mut self, step: &mut Step<'_>, link: LinkId) {
-        if link == self.link.id && self.link.phase == LinkPhase::Registering {
-            match self.link.registration > step.durable() {
-                true => {
-                    warn!("the registration waits for the disk: its contents are not durable yet")
-                }
-                false => {
-                    warn!("the master took the connection but did not answer the registration")
-                }
+    /// Handles the missing answer to a registration.
+    #[must_use]
+    pub(super) fn registration_overdue(
+        &mut self,
+        step: &mut Step<'_>,
+        link: LinkId,
+    ) -> Option<Consequence> {
+        if !self.is_current(link) || self.link.phase != LinkPhase::Registering {
+            return None;
+        }
+        match self.link.registration > step.durable() {
+            true => {
+                warn!("the registration waits for the disk: its contents are not durable yet");
             }
-            let pause = self.backoff(step, BACKOFF_MAX);
-            self.reconnect(step, Some(pause));
+            false => {
+                warn!("the master took the connection but did not answer the registration");
+            }
         }
+        Some(self.reconnect_later(step, BACKOFF_MAX))
     }
 
-    pub(super) fn ping_overdue(&mut self, step: &mut Step<'_>, link: LinkId) {
-        if link != self.link.id || self.link.phase != LinkPhase::Registered {
-            return;
+    /// Handles a missing ping.
+    #[must_use]
+    pub(super) fn ping_overdue(
+        &mut self,
+        step: &mut Step<'_>,
+        link: LinkId,
+    ) -> Option<Consequence> {
+        if !self.is_current(link) || !self.is_registered() {
+            return None;
         }
         let due = self.link.last_ping + self.link.ping_timeout;
         if due > step.now.moment {
             step.set_timer(due, Timer::PingTimeout(link));
-            return;
+            return None;
         }
         warn!(
             timeout_s = self.link.ping_timeout.as_secs(),
             "the master went silent; connecting anew"
         );
-        self.reconnect(step, None);
+        Some(self.reconnect(step))
     }
 
-    pub(super) fn frame(&mut self, step: &mut Step<'_>, link: LinkId, frame: wire::MasterFrame) {
-        if link != self.link.id || matches!(self.link.phase, LinkPhase::Down) {
-            return;
+    /// Extends the deadlines of the master after a pause of the agent.
+    pub(super) fn extend_deadlines(&mut self, now: Moment, lasted: Duration) {
+        self.link.last_ping = (self.link.last_ping + lasted).min(now);
+        self.epochs.paused(now, lasted);
+    }
+
+    /// Decides whether a frame of the master is obeyed.
+    #[must_use]
+    pub(super) fn take_frame(
+        &mut self,
+        step: &mut Step<'_>,
+        link: LinkId,
+        frame: wire::MasterFrame,
+    ) -> Option<Consequence> {
+        if !self.is_current(link) || self.link.phase == LinkPhase::Down {
+            return None;
         }
         if frame.cluster_id.is_some() {
             self.link.cluster_id = frame.cluster_id;
         }
         if !self.is_obeyed(step, frame.epoch) {
-            if self.link.phase == LinkPhase::Registering {
-                let pause = self.backoff(step, BACKOFF_MAX);
-                self.reconnect(step, Some(pause));
-            }
-            return;
+            let is_registering = self.link.phase == LinkPhase::Registering;
+            return is_registering.then(|| self.reconnect_later(step, BACKOFF_MAX));
         }
-        let Some(message) = frame.message else {
-            return;
-        };
-        match message {
-            FromMaster::Registered(registered) => self.registered(step, frame.epoch, registered),
-            FromMaster::Ping(ping) => self.ping(step, ping),
-            FromMaster::Refused(refused) => self.refused(step, &refused),
-            FromMaster::Shutdown(shutdown) => self.shut_down(step, shutdown.reason),
-            // Also during the shutdown: the updates of tasks that end with the agent are acknowledged.
-            FromMaster::Acknowledge(acknowledge) => {
-                let ids = stream_key(&acknowledge.framework_id, &acknowledge.task_id);
-                if let Some(stream) = ids {
-                    self.acknowledged(step, &stream, &acknowledge.uuid);
-                }
-            }
-            message if self.is_answered(&message) => self.handle_request(step, message),
-            _ => warn!("dropped an order that came before the registration or after the end"),
-        }
+        let (epoch, message) = (frame.epoch, Box::new(frame.message?));
+        Some(Consequence::Ordered { epoch, message })
     }
 
     /// Whether a frame of this epoch on the current connection is obeyed; logs a refusal.
@@ -383,44 +407,27 @@ impl Agent {
         }
     }
 
-    /// Handles a request from the master to a registered agent.
-    fn handle_request(&mut self, step: &mut Step<'_>, message: FromMaster) {
-        match message {
-            FromMaster::RunTask(run) => self.run_task(step, run),
-            FromMaster::RunTaskGroup(run) => self.run_task_group(step, run),
-            FromMaster::KillTask(kill) => self.kill_task(step, &kill),
-            FromMaster::ShutdownExecutor(shutdown) => self.shutdown_executor(step, &shutdown),
-            FromMaster::ShutdownFramework(shutdown) => self.shutdown_framework(step, &shutdown),
-            FromMaster::UpdateFramework(update) => self.update_framework(step, update.framework),
-            FromMaster::ExecutorMessage(message) => self.message_for_executor(step, message),
-            FromMaster::ApplyOperation(apply) => self.apply_operation(step, apply),
-            FromMaster::AcknowledgeOperation(message) => {
-                self.operation_acknowledged(step, &message)
-            }
-            FromMaster::Drain(drain) => self.drain(step, &drain),
-            FromMaster::Registered(_)
-            | FromMaster::Acknowledge(_)
-            | FromMaster::Ping(_)
-            | FromMaster::Refused(_)
-            | FromMaster::Shutdown(_) => {}
-        }
-    }
-
-    fn registered(&mut self, step: &mut Step<'_>, epoch: u64, registered: wire::Registered) {
-        if self.link.phase != LinkPhase::Registering || !self.needs_master() {
-            return;
+    /// Handles the answer to a registration.
+    #[must_use]
+    pub(super) fn registered(
+        &mut self,
+        step: &mut Step<'_>,
+        epoch: u64,
+        registered: wire::Registered,
+    ) -> Option<Consequence> {
+        if self.link.phase != LinkPhase::Registering {
+            return None;
         }
         let told = &registered.agent_id.value;
         let Ok(id) = AgentId::new(told) else {
             error!(agent_id = told, "the master sent an invalid agent id");
-            let pause = self.backoff(step, REFUSED_BACKOFF_MAX);
-            return self.reconnect(step, Some(pause));
+            return Some(self.reconnect_later(step, REFUSED_BACKOFF_MAX));
         };
         match step.agent_id() {
             Some(known) if *known != id => {
                 let reason = format!("the master takes this agent, {known}, for {id}");
                 error!(%reason, "registration failed");
-                return self.exit_process(step, ExitReason::Refused(reason));
+                return Some(Consequence::ProcessEnds(ExitReason::Refused(reason)));
             }
             Some(_) => info!(agent_id = %id, epoch, "re-registered"),
             None => info!(agent_id = %id, epoch, "registered"),
@@ -438,7 +445,6 @@ impl Agent {
             false if has_info_changed || has_epoch_changed => self.record_identity_anew(step),
             false => {}
         }
-        self.state = self.state_with_master();
         self.link.phase = LinkPhase::Registered;
         self.link.failures = 0;
         self.link.last_ping = step.now.moment;
@@ -447,47 +453,28 @@ impl Agent {
             step.now.moment + self.link.ping_timeout,
             Timer::PingTimeout(self.link.id),
         );
-        self.master = registered.master_info.map(std::sync::Arc::new);
-        self.tell_silent_disk(step);
-        for key in self.updates.resume(step.now.moment) {
-            self.send_head(step, &key);
-        }
-        for uuid in self.operations.resume(step.now.moment) {
-            self.tell_operation(step, &uuid);
-        }
-        for uuid in registered.unknown_operations {
-            self.answer_unknown_operation(step, uuid);
-        }
-        for exited in std::mem::take(&mut self.link.exited) {
-            step.send(ToMaster::ExecutorExited(exited));
-        }
-        self.tell_total(step);
-        for task in registered.unknown_tasks {
-            self.answer_unknown(step, &task);
-        }
+        self.master = registered.master_info.map(Arc::new);
+        Some(Consequence::Registered {
+            exited: std::mem::take(&mut self.link.exited),
+            unknown_operations: registered.unknown_operations,
+            unknown_tasks: registered.unknown_tasks,
+        })
     }
 
     /// Adopts the configured description after a master accepted it: from now on it may not shrink. Returns whether the
     /// recorded description has changed.
     fn take_up_info(&mut self, step: &Step<'_>) -> bool {
-        let info = Self::configured_info(step);
+        let info = configured_info(step);
         let is_other = self.recorded_info.as_deref() != Some(&info);
         self.recorded_info = Some(Box::new(info));
         is_other
-    }
-
-    fn configured_info(step: &Step<'_>) -> pb::AgentInfo {
-        pb::AgentInfo {
-            id: step.agent_id_message(),
-            ..step.options.info.clone()
-        }
     }
 
     /// The write of the agent's identity and the epoch that it obeys; `None` for an agent without an id.
     fn identity(&self, step: &Step<'_>) -> Option<Write> {
         let recorded = self.recorded_info.as_deref().cloned();
         let record = AgentRecord {
-            info: recorded.unwrap_or_else(|| Self::configured_info(step)),
+            info: recorded.unwrap_or_else(|| configured_info(step)),
             obeyed: self.epochs.kept().cloned(),
         };
         Some(Write::Agent {
@@ -497,81 +484,52 @@ impl Agent {
     }
 
     /// Records the identity of a new agent; later effects wait for the write.
-    fn record_identity(&mut self, step: &mut Step<'_>) {
+    fn record_identity(&self, step: &mut Step<'_>) {
         if let Some(identity) = self.identity(step) {
             step.persist(identity);
         }
     }
 
     /// Records the identity of a known agent again. A hung disk does not prevent its next registration.
-    fn record_identity_anew(&mut self, step: &mut Step<'_>) {
+    fn record_identity_anew(&self, step: &mut Step<'_>) {
         if let Some(identity) = self.identity(step) {
             step.persist_epoch(identity);
         }
     }
 
-    /// Answers for a task that the master assigned to this agent and that is unknown here: it never arrived.
-    fn answer_unknown(&mut self, step: &mut Step<'_>, task: &wire::TaskToReconcile) {
-        let Some(stream) = stream_key(&task.framework_id, &task.task_id) else {
-            return;
-        };
-        if self.find_task(&stream).is_some() || self.updates.has_unacknowledged(&stream) {
-            return;
-        }
-        let status = self.status(
-            step,
-            task.task_id.clone(),
-            dropped_or_lost(task.partition_aware),
-            Source::Agent,
-            Some(Reason::Reconciliation),
-            Some("Reconciliation: the task is unknown to the agent".to_owned()),
-        );
-        self.answer_for_absent(step, &stream, status, Default::default());
-    }
-
-    fn ping(&mut self, step: &mut Step<'_>, ping: wire::Ping) {
+    /// Notes a ping.
+    pub(super) fn note_ping(&mut self, step: &Step<'_>) {
         self.link.last_ping = step.now.moment;
-        if let Some(pong) = self.pong(ping.sequence) {
-            step.send_now(ToMaster::Pong(pong));
-        }
-        if !ping.connected && self.link.phase == LinkPhase::Registered {
+    }
+
+    /// Registers anew with a master that considers this agent disconnected.
+    #[must_use]
+    pub(super) fn register_anew(&mut self, step: &mut Step<'_>) -> Option<Consequence> {
+        self.is_registered().then(|| {
             warn!("the master holds this agent for disconnected; registering anew");
-            self.reconnect(step, None);
-        }
+            self.reconnect(step)
+        })
     }
 
-    fn refused(&mut self, step: &mut Step<'_>, refused: &wire::Refused) {
-        error!(
-            reason = refused.reason,
-            permanent = refused.permanent,
-            "the master refused this agent"
-        );
-        if self.state == State::Terminating {
-            // A master refuses an agent just after its shutdown request: the running tasks must end first.
-        } else if refused.permanent {
-            self.exit_process(step, ExitReason::Refused(refused.reason.clone()));
-        } else {
-            let pause = self.backoff(step, REFUSED_BACKOFF_MAX);
-            self.reconnect(step, Some(pause));
-        }
+    /// Tries again later after a temporary refusal.
+    #[must_use]
+    pub(super) fn retry_after_refusal(&mut self, step: &mut Step<'_>) -> Consequence {
+        self.reconnect_later(step, REFUSED_BACKOFF_MAX)
     }
+}
 
-    /// Sends the last message to a master. Returns whether the agent is registered with one.
-    pub(super) fn send_unregister(&mut self, step: &mut Step<'_>) -> bool {
-        let is_registered = self.link.phase == LinkPhase::Registered;
-        if is_registered {
-            let reason = "an operator asked the agent to".to_owned();
-            step.send(ToMaster::Unregister(wire::Unregister { reason }));
-        }
-        is_registered
-    }
+/// Whether the disk has not taken a new epoch for so long that the registration does not wait for it: the master must
+/// not consider the agent lost because its disk hangs. In memory the epoch is obeyed, and nothing else waits to be
+/// written.
+fn is_epoch_stuck(step: &Step<'_>) -> bool {
+    let since = step.epoch_waits_since();
+    since.is_some_and(|since| step.now.moment.saturating_since(since) >= REGISTRATION_TIMEOUT)
+}
 
-    /// Ends the process, without further steps.
-    pub(super) fn exit_process(&mut self, step: &mut Step<'_>, reason: ExitReason) {
-        self.lose_master();
-        self.state = State::Terminating;
-        self.exit = None;
-        self.output_exit(step, reason);
+fn configured_info(step: &Step<'_>) -> pb::AgentInfo {
+    pb::AgentInfo {
+        id: step.agent_id_message(),
+        ..step.options.info.clone()
     }
 }
 

@@ -16,7 +16,8 @@ use tracing::{info, warn};
 
 use super::history::task_bytes;
 use super::model::{Executor, ExecutorKind, Task, TaskRef};
-use super::states::is_terminal;
+use super::registration::stream_key;
+use super::states::{dropped_or_lost, is_terminal};
 use super::update_streams::{Acknowledged, Pushed, StreamKey, UNACKNOWLEDGED_UPDATES_MAX};
 use super::{Agent, Destination, Output, Step};
 use crate::byte_semaphore::Permit;
@@ -164,6 +165,29 @@ impl Agent {
             }
             _ => {}
         }
+    }
+
+    /// Answers for a task that the master assigned to this agent and that is unknown here: it never arrived.
+    pub(super) fn answer_unknown_task(
+        &mut self,
+        step: &mut Step<'_>,
+        task: &wire::TaskToReconcile,
+    ) {
+        let Some(stream) = stream_key(&task.framework_id, &task.task_id) else {
+            return;
+        };
+        if self.find_task(&stream).is_some() || self.updates.has_unacknowledged(&stream) {
+            return;
+        }
+        let status = self.status(
+            step,
+            task.task_id.clone(),
+            dropped_or_lost(task.partition_aware),
+            Source::Agent,
+            Some(Reason::Reconciliation),
+            Some("Reconciliation: the task is unknown to the agent".to_owned()),
+        );
+        self.answer_for_absent(step, &stream, status, Default::default());
     }
 
     pub(super) fn send_head(&mut self, step: &mut Step<'_>, stream: &StreamKey) {

@@ -9,10 +9,11 @@ use meseta_proto::meseta::v1::agent_frame::Message;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{AgentId, ContainerId, Moment, Now};
 
+use super::disk::{DiskChange, DiskWatch};
 use super::journal::Journal;
 use super::timers::{Timer, Timers};
 use super::{Counters, Destination, Effect, LinkAction, LinkId, Options, Output};
-use crate::checkpoint::{Lsn, Write};
+use crate::checkpoint::{DiskCondition, Lsn, Write};
 
 /// The parts that every step uses, between two steps.
 #[derive(Debug)]
@@ -22,6 +23,7 @@ pub(super) struct StepParts {
     timers: Timers,
     counters: Counters,
     journal: Journal,
+    disk: DiskWatch,
     /// The agent's id, once a master has given it.
     agent_id: Option<AgentId>,
     /// The current connection to the master.
@@ -37,6 +39,7 @@ impl StepParts {
             timers: Timers::default(),
             counters: Counters::default(),
             journal: Journal::default(),
+            disk: DiskWatch::default(),
             agent_id: None,
             link: LinkId::default(),
         }
@@ -51,6 +54,7 @@ impl StepParts {
             rng: &mut self.rng,
             timers: &mut self.timers,
             journal: &mut self.journal,
+            disk: &mut self.disk,
             agent_id: &mut self.agent_id,
             link: &mut self.link,
         }
@@ -66,6 +70,10 @@ impl StepParts {
 
     pub(super) fn agent_id(&self) -> Option<&AgentId> {
         self.agent_id.as_ref()
+    }
+
+    pub(super) fn disk(&self) -> &DiskWatch {
+        &self.disk
     }
 
     /// The time of the next timer.
@@ -93,6 +101,7 @@ pub(super) struct Step<'a> {
     rng: &'a mut fastrand::Rng,
     timers: &'a mut Timers,
     journal: &'a mut Journal,
+    disk: &'a mut DiskWatch,
     agent_id: &'a mut Option<AgentId>,
     link: &'a mut LinkId,
 }
@@ -148,6 +157,20 @@ impl Step<'_> {
     /// The time since which a new epoch has waited for the disk, if nothing else waits.
     pub(super) fn epoch_waits_since(&self) -> Option<Moment> {
         self.journal.epoch_waits_since()
+    }
+
+    pub(super) fn disk(&self) -> &DiskWatch {
+        self.disk
+    }
+
+    /// Notes the condition of the disk.
+    pub(super) fn note_disk(&mut self, condition: DiskCondition) -> Option<DiskChange> {
+        self.disk.note(condition)
+    }
+
+    /// Stops answering the master if the disk is still silent.
+    pub(super) fn give_up_disk(&mut self) {
+        self.disk.give_up();
     }
 
     /// Takes the effects so far.

@@ -58,7 +58,7 @@ impl Agent {
         let resources = convert::resources(messages).map_err(|error| {
             Rejection::invalid(format!("the {whose}'s resources are invalid: {error}"))
         })?;
-        match self.unknown_resource(&resources) {
+        match self.operations.unknown_resource(&resources) {
             Some(unknown) => Err(Rejection {
                 state: dropped_or_lost(is_partition_aware(framework)),
                 reason: Reason::ResourcesUnknown,
