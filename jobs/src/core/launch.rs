@@ -450,7 +450,7 @@ impl State {
             addresses,
         } = launchable;
         let generation = self.meta.generation;
-        let (at, Some(job)) = (self.clock.at, self.jobs.get_mut(*name)) else {
+        let (at, Some(job)) = (self.clock.at, self.jobs.get_mut(name)) else {
             return;
         };
         let offer = &mut pool.offers[placement.offer];
