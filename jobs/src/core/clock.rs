@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use meseta_resources::Now;
+use meseta_resources::{Moment, Now};
 use serde::{Deserialize, Serialize};
-
-use super::records::Key;
-use super::state::State;
 
 /// The maximum absence that counts against the agents of services: a clock that was set may look like an absence.
 const ABSENCE_MAX: Duration = Duration::from_secs(600);
 
 /// The time between two saves of the clock: the next scheduler may not know of the time watched since the last.
 const CLOCK_SAVED_EVERY: Duration = Duration::from_secs(10);
+
+/// A longer pause between two steps means that the process stood still: unread input may wait.
+const STANDSTILL_MIN: Duration = Duration::from_secs(5);
+/// The time after such a pause during which no schedule starts a run: the core reads the waiting input first.
+pub(super) const CATCHING_UP: Duration = Duration::from_millis(500);
 
 /// A moment by both clocks, as it is stored from time to time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,11 +33,15 @@ pub(super) struct Clock {
     resumed: Option<Duration>,
     origin: Option<Now>,
     /// The present time on the time line; schedules use [`Self::unix`].
-    pub(super) at: Duration,
+    at: Duration,
     /// The time of the machine's clock, which may be set.
-    pub(super) unix: Duration,
+    unix: Duration,
     /// The machine's clock was set back, or may have been set back before the first step.
-    pub(super) was_set_back: bool,
+    was_set_back: bool,
+    /// The monotonic time of the last step.
+    moment: Moment,
+    /// No schedule starts a run before this time: the core first reads the input that came while the process stood still.
+    fires_from: Duration,
 }
 
 impl Clock {
@@ -45,6 +51,37 @@ impl Clock {
             resumed: from.map(|saved| saved.at),
             ..Self::default()
         }
+    }
+
+    /// Returns the present time on the time line.
+    pub(super) fn at(&self) -> Duration {
+        self.at
+    }
+
+    /// Returns the present time of the machine's clock.
+    pub(super) fn unix(&self) -> Duration {
+        self.unix
+    }
+
+    /// Returns the present monotonic time.
+    pub(super) fn moment(&self) -> Moment {
+        self.moment
+    }
+
+    /// Whether the machine's clock was set back since the last call.
+    pub(super) fn take_set_back(&mut self) -> bool {
+        std::mem::take(&mut self.was_set_back)
+    }
+
+    /// Whether schedules may start runs.
+    pub(super) fn may_fire(&self) -> bool {
+        self.at >= self.fires_from
+    }
+
+    /// Whether a saved time is so old that the present time should be saved.
+    pub(super) fn is_save_due(&self, saved: Option<SavedClock>) -> bool {
+        let saved = saved.map(|saved| saved.at).unwrap_or_default();
+        self.at >= saved.saturating_add(CLOCK_SAVED_EVERY)
     }
 
     pub(super) fn saved(&self) -> SavedClock {
@@ -70,38 +107,30 @@ impl Clock {
         self.at.saturating_add(unix).saturating_sub(self.unix)
     }
 
-    pub(super) fn read(&mut self, now: Now) {
-        self.was_set_back |= self.origin.is_none() || now.unix < self.unix;
+    /// Reads both clocks. Returns the time without a step if the process stood still.
+    pub(super) fn read(&mut self, now: Now) -> Option<Duration> {
+        let is_first = self.origin.is_none();
+        self.was_set_back |= is_first || now.unix < self.unix;
         let origin = *self.origin.get_or_insert(now);
         let passed = now.moment.saturating_since(origin.moment);
         let begun = self.resumed.unwrap_or(origin.unix);
         self.at = begun.saturating_add(passed);
         self.unix = now.unix;
-    }
-}
-
-impl State {
-    /// Writes the scheduler's own record to the store, with the present time of the clock.
-    pub(super) fn save_meta(&mut self) {
-        self.meta.clock = Some(self.clock.saved());
-        self.outbox.write(Key::Meta.put(&self.meta));
-    }
-
-    /// Makes durable from time to time how long tasks have been watched.
-    pub(super) fn save_clock(&mut self) {
-        let saved = self.meta.clock.map(|saved| saved.at);
-        let saved = saved.unwrap_or_default();
-        let is_due = self.clock.at >= saved.saturating_add(CLOCK_SAVED_EVERY);
-        if is_due && self.jobs.values().any(|job| !job.tasks.is_empty()) {
-            self.save_meta();
+        let before = std::mem::replace(&mut self.moment, now.moment);
+        let passed = now.moment.saturating_since(before);
+        if is_first || passed <= STANDSTILL_MIN {
+            return None;
         }
+        // A core that needs this long for each step lets every other step fire.
+        if self.fires_from.saturating_add(passed) <= self.at {
+            self.fires_from = self.at.saturating_add(CATCHING_UP);
+        }
+        Some(passed)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use meseta_resources::Moment;
-
     use super::*;
 
     #[test]

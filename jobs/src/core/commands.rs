@@ -107,7 +107,7 @@ impl State {
         submitter: Option<String>,
     ) -> Result<String, Refusal> {
         self.check_submission(name, &spec)?;
-        let (at, now) = (self.clock.at, self.clock.unix);
+        let (at, now) = (self.clock.at(), self.clock.unix());
         let Some(job) = self.jobs.get_mut(name) else {
             return self.create(name, spec, submitter);
         };
@@ -202,7 +202,7 @@ impl State {
         let target = 1;
         let version = VersionRecord {
             spec: Arc::new(spec),
-            at: self.clock.unix,
+            at: self.clock.unix(),
             submitter,
         };
         let record = JobRecord {
@@ -222,13 +222,13 @@ impl State {
             runs: BTreeMap::new(),
             over: Vec::new(),
             sizes: BTreeMap::new(),
-            last_due: self.clock.unix,
+            last_due: self.clock.unix(),
             dealt: Dealt::default(),
             is_named_in_role: true,
             born: self.meta.generation,
         };
         let mut job = Job::new(name, record);
-        job.progress.at = self.clock.at;
+        job.progress.at = self.clock.at();
         job.begin_dealt();
         self.jobs.insert(name.to_owned(), job);
         self.save(name);
@@ -239,7 +239,7 @@ impl State {
 
     /// Replaces the specification with a new version, for which there is room.
     fn replace(&mut self, name: &str, spec: JobSpec, submitter: Option<String>) {
-        let at = self.clock.unix;
+        let at = self.clock.unix();
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
@@ -258,7 +258,7 @@ impl State {
     /// version that the target replaces, if there is one. A batch runs again with the target. A cron job uses the
     /// target from its next time on.
     pub(super) fn go_to(&mut self, name: &str, version: u64, reverting: bool) {
-        let (at, now) = (self.clock.at, self.clock.unix);
+        let (at, now) = (self.clock.at(), self.clock.unix());
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
@@ -273,7 +273,7 @@ impl State {
         let role = job.role().to_owned();
         let from = std::mem::replace(&mut job.record.target, version);
         if job.role() != role {
-            self.job_failures.forget(name);
+            self.statistics.forget_job(name);
         }
         job.go_on_from(now, (from, was_stopped));
         if job.is_service() {
@@ -297,7 +297,7 @@ impl State {
             job.cancel_runs();
         }
         forget_versions(job);
-        self.resting.remove(name);
+        self.gangs.end_rest(name);
         self.forgive(name);
         self.start_batch(name);
         self.save(name);
@@ -325,7 +325,7 @@ impl State {
     }
 
     fn scale(&mut self, name: &str, count: u32, purge: bool) -> Result<String, Refusal> {
-        let at = self.clock.at;
+        let at = self.clock.at();
         self.check_no_purge(name)?;
         let job = self.job_mut(name)?;
         if !job.is_service() {
@@ -376,7 +376,7 @@ impl State {
             )));
         }
         self.release_volumes_of(name, &BTreeSet::from([index]));
-        self.dirty.insert(name.to_owned());
+        self.jobs.mark_dirty(name);
         Ok(name.to_owned())
     }
 
@@ -463,7 +463,7 @@ impl State {
     }
 
     pub(super) fn start_run(&mut self, name: &str) {
-        let started = self.clock.unix;
+        let started = self.clock.unix();
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
@@ -496,16 +496,15 @@ impl State {
         };
         // A later job of the same name begins with version 1; the new generation keeps its task ids distinct.
         self.meta
-            .begin_generation(self.clock.unix, self.options.drawn);
+            .begin_generation(self.clock.unix(), self.options.drawn);
         self.save_meta();
         for (number, run) in &job.runs {
             self.forget_slots(name, *number, run);
         }
         self.outbox.write_all(job.deletions());
-        self.job_failures.forget(name);
-        self.dirty.remove(name);
-        self.pressing.remove(name);
-        self.resting.remove(name);
+        self.statistics.forget_job(name);
+        self.kills.remove_job(name);
+        self.gangs.end_rest(name);
     }
 
     /// Forgets the slots of instances beyond `count`, once their tasks have ended. Other jobs of the role can use the size

@@ -14,7 +14,7 @@ const ILL_MAX: u32 = 3;
 
 impl State {
     pub(super) fn decide(&mut self) {
-        for name in std::mem::take(&mut self.dirty) {
+        for name in self.jobs.take_dirty() {
             self.decide_job(&name);
         }
     }
@@ -34,7 +34,7 @@ impl State {
                 job.record.broken = false;
                 self.outbox.write_all(job.records());
             }
-            let plan = service::plan(job, self.clock.at);
+            let plan = service::plan(job, self.clock.at());
             let count = job.spec().map_or(0, |spec| spec.count);
             self.forget_slots_beyond(name, count);
             self.follow(name, plan);
@@ -70,7 +70,7 @@ impl State {
             self.ask_kill(task, *reason);
         }
         let may_start = self.may_start(name);
-        let at = self.clock.at;
+        let at = self.clock.at();
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
@@ -121,7 +121,7 @@ impl State {
                 job.progress.failures
             )),
             // No instance can become healthy without a master.
-            _ if self.is_connected
+            _ if self.connection.is_open()
                 && at.saturating_sub(job.progress.at) > update.progress_deadline =>
             {
                 Some(format!(
@@ -152,7 +152,7 @@ impl State {
         job.record.stable = Some(target);
         job.record.failed = None;
         self.save(name);
-        self.dirty.remove(name);
+        self.jobs.unmark_dirty(name);
         let text = match rollout {
             Some(_) => format!("all instances run version {target} and are healthy"),
             None => format!("healthy in version {target}"),
@@ -169,7 +169,7 @@ impl State {
         let text = format!("version {} has failed: {why}", job.record.target);
         job.record.failed = Some(why);
         self.save(name);
-        self.dirty.remove(name);
+        self.jobs.unmark_dirty(name);
         self.event(name, None, text);
     }
 
@@ -232,12 +232,12 @@ impl State {
         };
         spec.after.iter().all(|other| {
             let other = self.job_before(spec, other);
-            other.is_some_and(|other| other.is_satisfied(self.clock.at))
+            other.is_some_and(|other| other.is_satisfied(self.clock.at()))
         })
     }
 
     pub(super) fn tick(&mut self, kills_waiting: usize) {
-        let at = self.clock.at;
+        let at = self.clock.at();
         let mut given_up = Vec::new();
         let mut timed_out = Vec::new();
         for (name, job) in &self.jobs {
@@ -249,7 +249,7 @@ impl State {
                     false => self.options.batch_unreachable,
                 };
                 // Remembered states are no reason to give up a task: its agent may have come back.
-                let is_known = self.is_connected && !task.is_asked_for;
+                let is_known = self.connection.is_open() && !task.is_asked_for;
                 let away = task
                     .record
                     .unreachable
@@ -275,20 +275,20 @@ impl State {
         self.save_clock();
         self.ask_for_volumes();
         let names: Vec<_> = self.jobs.keys().cloned().collect();
-        if std::mem::take(&mut self.clock.was_set_back) {
+        if self.clock.take_set_back() {
             for name in &names {
                 self.follow_set_clock(name);
             }
         }
-        self.allow_kills(kills_waiting);
-        if at >= self.fires_from {
+        self.kills.allow(kills_waiting);
+        if self.clock.may_fire() {
             let mut firing = Firing::default();
             for name in &names {
                 self.fire(name, &mut firing);
             }
         }
-        self.pressing.extend(names.iter().cloned());
-        self.dirty.extend(names);
+        self.kills.add_jobs(names.iter());
+        self.jobs.mark_all_dirty();
     }
 }
 

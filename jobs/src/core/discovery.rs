@@ -45,7 +45,7 @@ impl State {
             hostname: task.record.hostname.clone(),
             port_name: name.clone(),
             port: *port,
-            is_healthy: task.is_healthy(self.clock.at, healthy_after),
+            is_healthy: task.is_healthy(self.clock.at(), healthy_after),
         });
         ports.collect()
     }
@@ -62,7 +62,7 @@ impl State {
             let mut tasks: Vec<&Task> = job.tasks.values().collect();
             tasks.sort_by_key(|task| task.name.index);
             for task in tasks {
-                if !task.is_healthy(self.clock.at, job.healthy_after(task.name.version)) {
+                if !task.is_healthy(self.clock.at(), job.healthy_after(task.name.version)) {
                     continue;
                 }
                 for (port, number) in &task.record.ports {

@@ -7,8 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::job::Job;
+use super::input::{Event, Record};
+use super::job::{Job, KillReason, Killing, Task};
+use super::names::plain;
 use super::offer_demand::OfferDemand;
+use super::task_name::TaskName;
 
 /// All jobs, and the offers that they wait for.
 #[derive(Debug, Default)]
@@ -17,6 +20,10 @@ pub(super) struct Jobs {
     /// The keys of the jobs that may have changed since their waiting tasks were counted.
     changed: BTreeSet<String>,
     demand: OfferDemand,
+    /// The jobs that may need a decision.
+    dirty: BTreeSet<String>,
+    /// Jobs with a failure in this step: each is written once, however many of its tasks have failed.
+    failing: BTreeSet<String>,
 }
 
 impl Deref for Jobs {
@@ -44,6 +51,7 @@ impl Jobs {
 
     pub(super) fn remove(&mut self, key: &str) -> Option<Job> {
         let job = self.by_key.remove(key)?;
+        self.dirty.remove(key);
         self.changed.insert(key.to_owned());
         Some(job)
     }
@@ -61,6 +69,101 @@ impl Jobs {
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Job> {
         self.changed.extend(self.by_key.keys().cloned());
         self.by_key.values_mut()
+    }
+
+    pub(super) fn task(&self, id: &str) -> Option<&Task> {
+        let name: TaskName = id.parse().ok()?;
+        self.get(&name.job)?.tasks.get(id)
+    }
+
+    pub(super) fn task_mut(&mut self, id: &str) -> Option<&mut Task> {
+        let name: TaskName = id.parse().ok()?;
+        self.get_mut(&name.job)?.tasks.get_mut(id)
+    }
+
+    /// Notes that a job may need a decision.
+    pub(super) fn mark_dirty(&mut self, key: &str) {
+        if !self.dirty.contains(key) {
+            self.dirty.insert(key.to_owned());
+        }
+    }
+
+    /// Notes that all jobs may need a decision.
+    pub(super) fn mark_all_dirty(&mut self) {
+        self.dirty.extend(self.by_key.keys().cloned());
+    }
+
+    /// Notes that a job needs no decision.
+    pub(super) fn unmark_dirty(&mut self, key: &str) {
+        self.dirty.remove(key);
+    }
+
+    pub(super) fn is_dirty(&self, key: &str) -> bool {
+        self.dirty.contains(key)
+    }
+
+    pub(super) fn take_dirty(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Returns the records that make a job durable as it is now. The job may need a decision.
+    pub(super) fn save(&mut self, key: &str) -> Vec<Record> {
+        self.mark_dirty(key);
+        self.get_mut(key).map(Job::records).unwrap_or_default()
+    }
+
+    /// Notes a failure of a task, which [`Self::take_failures`] makes durable at the end of the step.
+    pub(super) fn mark_failing(&mut self, key: &str) {
+        self.failing.insert(key.to_owned());
+    }
+
+    /// Returns the records of the jobs with failures in this step.
+    pub(super) fn take_failures(&mut self) -> Vec<Record> {
+        let failing = std::mem::take(&mut self.failing);
+        let records = failing
+            .iter()
+            .filter_map(|key| Some(self.get_mut(key)?.records()));
+        records.flatten().collect()
+    }
+
+    /// Begins to kill a task, unless that has begun. Returns the job whose kills are due now.
+    pub(super) fn begin_kill(
+        &mut self,
+        id: &str,
+        reason: KillReason,
+        at: Duration,
+    ) -> Option<String> {
+        let task = self.task_mut(id)?;
+        if task.killing.is_some() {
+            return None;
+        }
+        task.killing = Some(Killing::begun(reason, at));
+        let job = task.name.job.clone();
+        self.mark_dirty(&job);
+        Some(job)
+    }
+
+    /// Adds an event to the history of its job, and returns it for the followers.
+    pub(super) fn add_event(
+        &mut self,
+        key: &str,
+        task_id: Option<&str>,
+        text: String,
+        unix: Duration,
+    ) -> Event {
+        let task = task_id.and_then(|id| self.task(id));
+        let event = Event {
+            time: unix.as_secs(),
+            job: plain(key).to_owned(),
+            role: self.get(key).map(|job| job.role().to_owned()),
+            task_id: task_id.map(str::to_owned),
+            agent_id: task.map(|task| task.record.agent_id.clone()),
+            text,
+        };
+        if let Some(job) = self.get_mut(key) {
+            job.remember(event.clone());
+        }
+        event
     }
 
     /// Counts the waiting tasks of the jobs that may have changed, or whose tasks have become due, and returns the present

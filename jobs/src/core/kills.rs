@@ -7,14 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use meseta_proto::reconciler;
-
 use super::input::{Effect, Record};
-use super::job::{Job, KILL_PAUSE, KillReason, Killing, Phase, Task};
+use super::job::{Job, KILL_PAUSE, Killing, Phase, Task};
+use super::jobs::Jobs;
 use super::outbox::Deferred;
 use super::records::Key;
 use super::roles::top_of;
-use super::state::State;
 use super::task_name::TaskName;
 
 /// Kills that may wait for the master, beside other calls: it processes them one by one, in a millisecond or two each.
@@ -26,7 +24,7 @@ const STRAYS_MAX: usize = 100_000;
 
 /// Running tasks of a job that is gone or given up: the scheduler does not know them and kills them.
 #[derive(Debug, Default)]
-pub(super) struct Strays {
+struct Strays {
     /// The waiting kills by task id, with their agents.
     waiting: BTreeMap<String, Option<String>>,
     /// Whether there were more than the scheduler remembers.
@@ -36,17 +34,12 @@ pub(super) struct Strays {
 }
 
 impl Strays {
-    pub(super) fn add(&mut self, id: &str, agent_id: Option<String>) {
+    fn add(&mut self, id: &str, agent_id: Option<String>) {
         if self.waiting.len() >= STRAYS_MAX && !self.waiting.contains_key(id) {
             self.has_more = true;
             return;
         }
         self.waiting.insert(id.to_owned(), agent_id);
-    }
-
-    /// Removes a task that has ended and needs no kill.
-    pub(super) fn remove(&mut self, id: &str) {
-        self.waiting.remove(id);
     }
 }
 
@@ -61,37 +54,72 @@ struct Due {
     pressed: Duration,
 }
 
-impl State {
-    /// Begins to kill a task, unless that has begun; the kill is sent at the end of a step.
-    pub(super) fn ask_kill(&mut self, id: &str, reason: KillReason) {
-        let at = self.clock.at;
-        let Some(task) = self.task_mut(id) else {
-            return;
-        };
-        if task.killing.is_some() {
-            return;
+/// The jobs with kills, the stray tasks, and the room for kills in the queue to the master.
+#[derive(Debug)]
+pub(super) struct KillQueue {
+    /// The jobs that may have due kills.
+    jobs: BTreeSet<String>,
+    /// The number of kills that may be sent before time passes.
+    left: usize,
+    strays: Strays,
+}
+
+impl Default for KillQueue {
+    fn default() -> Self {
+        Self {
+            jobs: BTreeSet::new(),
+            left: KILLS_MAX,
+            strays: Strays::default(),
         }
-        task.killing = Some(Killing::begun(reason, at));
-        let job = task.name.job.clone();
-        self.pressing.insert(job.clone());
-        self.dirty.insert(job);
+    }
+}
+
+impl KillQueue {
+    /// Notes that a job may have due kills.
+    pub(super) fn add_job(&mut self, key: String) {
+        self.jobs.insert(key);
+    }
+
+    pub(super) fn add_jobs<'a>(&mut self, keys: impl Iterator<Item = &'a String>) {
+        self.jobs.extend(keys.cloned());
+    }
+
+    pub(super) fn remove_job(&mut self, key: &str) {
+        self.jobs.remove(key);
+    }
+
+    pub(super) fn add_stray(&mut self, id: &str, agent_id: Option<String>) {
+        self.strays.add(id, agent_id);
+    }
+
+    /// Removes a stray task that has ended and needs no kill.
+    pub(super) fn remove_stray(&mut self, id: &str) {
+        self.strays.waiting.remove(id);
+    }
+
+    pub(super) fn forget_strays(&mut self) {
+        self.strays = Strays::default();
     }
 
     /// Permits more kills: as many as there is room for beside the waiting ones.
-    pub(super) fn allow_kills(&mut self, waiting: usize) {
-        self.kills_left = KILLS_MAX.saturating_sub(waiting);
+    pub(super) fn allow(&mut self, waiting: usize) {
+        self.left = KILLS_MAX.saturating_sub(waiting);
     }
 
-    /// Sends due kills of the jobs that have new ones or whose pause is over. A kill that has not left can still be
+    /// Returns due kills of the jobs that have new ones or whose pause is over. A kill that has not left can still be
     /// cancelled while its record is written; a kill without room becomes due again later.
-    pub(super) fn press_kills(&mut self) {
-        let pressing = std::mem::take(&mut self.pressing);
-        if !self.is_connected || self.kills_left == 0 {
-            return;
+    pub(super) fn press(
+        &mut self,
+        at: Duration,
+        jobs: &mut Jobs,
+        is_connected: bool,
+    ) -> Vec<Press> {
+        let pressing = std::mem::take(&mut self.jobs);
+        if !is_connected || self.left == 0 {
+            return Vec::new();
         }
-        let at = self.clock.at;
         let due = pressing.into_iter().filter_map(|name| {
-            let job = self.jobs.get(&name)?;
+            let job = jobs.get(&name)?;
             let kills = job.tasks.values().filter(|task| is_due(task, at)).count();
             (kills > 0).then(|| Due {
                 role: Some(top_of(job.role()).to_owned()),
@@ -108,104 +136,97 @@ impl State {
             kills: strays,
             pressed: self.strays.pressed,
         }));
-        for (name, kills) in in_turn(due, self.kills_left) {
-            self.kills_left -= kills;
-            let Some(job) = self.jobs.get_mut(&name) else {
-                self.kill_strays(kills);
-                continue;
-            };
-            for press in job.press(at, kills) {
-                match press {
-                    Press::Send(kill) => self.effects.push(kill),
-                    Press::Write(record, kill) => {
-                        self.outbox.write(record);
-                        self.outbox.defer(kill);
-                    }
-                }
+        let mut presses = Vec::new();
+        for (name, kills) in in_turn(due, self.left) {
+            self.left -= kills;
+            match jobs.get_mut(&name) {
+                Some(job) => presses.extend(press_job(job, at, kills)),
+                None => presses.extend(self.strays.press(at, jobs, kills)),
             }
         }
+        presses
     }
+}
 
-    /// Sends a kill whose reason is durable.
-    pub(super) fn release_kill(&mut self, id: &str) {
-        let at = self.clock.at;
-        let job = id.parse::<TaskName>().ok().map(|name| name.job);
-        let job = job.and_then(|job| self.jobs.get_mut(&job));
-        let kill = job.and_then(|job| job.kill(id, at));
-        self.effects.extend(kill.filter(|_| self.is_connected));
-    }
-
-    fn kill_strays(&mut self, most: usize) {
-        self.strays.pressed = self.clock.at;
+impl Strays {
+    /// Returns the kills of at most `most` stray tasks.
+    fn press(&mut self, at: Duration, jobs: &Jobs, most: usize) -> Vec<Press> {
+        self.pressed = at;
+        let mut presses = Vec::new();
         for _ in 0..most {
-            let Some((task_id, agent_id)) = self.strays.waiting.pop_first() else {
+            let Some((task_id, agent_id)) = self.waiting.pop_first() else {
                 break;
             };
             let name = task_id.parse::<TaskName>().ok();
             // A later job of the same name has nothing to do with the task.
             let is_its_own = |name: &TaskName| {
-                let job = self.jobs.get(&name.job);
+                let job = jobs.get(&name.job);
                 job.is_none_or(|job| job.record.born <= name.generation)
             };
-            if let Some(name) = name.filter(is_its_own) {
-                let text = "killed: it was replaced, or its job is gone";
-                self.event(&name.job, Some(&task_id), text);
-            }
-            self.totals.strays_killed += 1;
-            self.effects.push(Effect::Kill { task_id, agent_id });
+            presses.push(Press::Stray {
+                job: name.filter(is_its_own).map(|name| name.job),
+                task_id,
+                agent_id,
+            });
         }
-        if self.strays.waiting.is_empty() && std::mem::take(&mut self.strays.has_more) {
-            let all = Effect::Reconcile(reconciler::Request::Implicit);
-            self.effects.push(all);
+        if self.waiting.is_empty() && std::mem::take(&mut self.has_more) {
+            presses.push(Press::AskForAll);
         }
+        presses
     }
 }
 
 /// The action for a kill that is due.
 #[derive(Debug)]
-enum Press {
+pub(super) enum Press {
     Send(Effect),
     /// The write of the kill's reason, which comes before the kill.
     Write(Record, Deferred),
+    /// The kill of a stray task, and the job to which the task belongs.
+    Stray {
+        job: Option<String>,
+        task_id: String,
+        agent_id: Option<String>,
+    },
+    /// The query for all tasks: there are more stray tasks than the scheduler remembers.
+    AskForAll,
 }
 
-impl Job {
-    /// Returns at most `most` of the job's due kills.
-    fn press(&mut self, at: Duration, most: usize) -> Vec<Press> {
-        self.pressed = at;
-        let due = self.tasks.iter().filter(|(_, task)| is_due(task, at));
-        let due: Vec<String> = due.map(|(id, _)| id.clone()).take(most).collect();
-        let pressed = due.into_iter().filter_map(|id| {
-            let task = self.tasks.get_mut(&id)?;
-            let killing = task.killing.as_ref()?;
-            if killing.is_durable {
-                return self.kill(&id, at).map(Press::Send);
-            }
-            task.record.killing = Some(killing.reason);
-            let record = Key::Task(id.clone()).put(&task.record);
-            Some(Press::Write(record, Deferred::Kill(id)))
-        });
-        pressed.collect()
-    }
+/// Returns at most `most` of a job's due kills.
+fn press_job(job: &mut Job, at: Duration, most: usize) -> Vec<Press> {
+    job.pressed = at;
+    let due = job.tasks.iter().filter(|(_, task)| is_due(task, at));
+    let due: Vec<String> = due.map(|(id, _)| id.clone()).take(most).collect();
+    let pressed = due.into_iter().filter_map(|id| {
+        let task = job.tasks.get_mut(&id)?;
+        let killing = task.killing.as_ref()?;
+        if killing.is_durable {
+            return kill_task(job, &id, at).map(Press::Send);
+        }
+        task.record.killing = Some(killing.reason);
+        let record = Key::Task(id.clone()).put(&task.record);
+        Some(Press::Write(record, Deferred::Kill(id)))
+    });
+    pressed.collect()
+}
 
-    /// Returns the kill of a task whose reason is durable.
-    pub(super) fn kill(&mut self, id: &str, at: Duration) -> Option<Effect> {
-        let task = self.tasks.get_mut(id)?;
-        let killing = task.killing.as_mut()?;
-        // A task that uses its whole grace period needs no second kill.
-        let version = self.record.versions.get(&task.name.version);
-        let version = version.or_else(|| self.record.versions.get(&self.record.target));
-        let grace = version.map(|version| version.spec.task.kill_grace);
-        let patience = grace.unwrap_or_default().saturating_add(KILL_PAUSE);
-        let pause = killing.pause.max(patience.min(KILL_PAUSE_MAX));
-        killing.is_durable = true;
-        killing.next = at.saturating_add(pause);
-        killing.pause = (pause * 2).min(KILL_PAUSE_MAX);
-        Some(Effect::Kill {
-            task_id: id.to_owned(),
-            agent_id: Some(task.record.agent_id.clone()),
-        })
-    }
+/// Returns the kill of a task whose reason is durable.
+pub(super) fn kill_task(job: &mut Job, id: &str, at: Duration) -> Option<Effect> {
+    let task = job.tasks.get_mut(id)?;
+    let killing = task.killing.as_mut()?;
+    // A task that uses its whole grace period needs no second kill.
+    let version = job.record.versions.get(&task.name.version);
+    let version = version.or_else(|| job.record.versions.get(&job.record.target));
+    let grace = version.map(|version| version.spec.task.kill_grace);
+    let patience = grace.unwrap_or_default().saturating_add(KILL_PAUSE);
+    let pause = killing.pause.max(patience.min(KILL_PAUSE_MAX));
+    killing.is_durable = true;
+    killing.next = at.saturating_add(pause);
+    killing.pause = (pause * 2).min(KILL_PAUSE_MAX);
+    Some(Effect::Kill {
+        task_id: id.to_owned(),
+        agent_id: Some(task.record.agent_id.clone()),
+    })
 }
 
 fn is_due(task: &Task, at: Duration) -> bool {

@@ -10,6 +10,8 @@ use std::time::Duration;
 use meseta_resources::Resources;
 use prost::Message as _;
 
+use super::gangs::Tried;
+use super::give_way;
 use super::input::{Accept, Effect, Launch, RefusedAccept};
 use super::job::{Phase, Task, Wanted, WantedGroup};
 use super::outbox::Deferred;
@@ -17,7 +19,7 @@ use super::pool::{FRAMING_BYTES, Pool, Work};
 use super::records::{Key, TaskRecord};
 use super::roles::top_of;
 use super::spread::REFUSE_MEANWHILE;
-use super::state::{Collector, Rest, State, Tried};
+use super::state::State;
 use super::task_name::TaskName;
 use crate::placement::{self, Offer, Placed, Placement};
 use crate::spec::JobSpec;
@@ -33,11 +35,6 @@ const REFUSE_LONG: Duration = Duration::from_secs(3600);
 /// Offers that a gang held in vain go to others at once.
 const REFUSE_HELD: Duration = Duration::from_millis(100);
 
-/// The longest time for which a gang keeps offers, whatever its file says.
-const HOLD_MAX: Duration = Duration::from_secs(600);
-/// The longest pause of a gang that repeatedly holds offers in vain.
-const REST_MAX: Duration = Duration::from_secs(3600);
-
 /// The work that each role may do in a step, however many roles have offers.
 pub(super) const ROLE_WORK_MIN: usize = 1_000;
 
@@ -52,17 +49,13 @@ pub(super) struct Launchable<'a> {
 impl State {
     pub(super) fn answer_offers(&mut self) {
         self.end_collecting();
-        let mut by_role: BTreeMap<String, Vec<Offer>> = BTreeMap::new();
-        for held in self.offers.values().filter(|held| !held.is_committed) {
-            let offers = by_role.entry(held.offer.role.clone()).or_default();
-            offers.push(held.offer.clone());
-        }
+        let by_role = self.offers.free_by_role();
         // No role takes the time of others, even with many roles below it.
         let mut trees: BTreeMap<String, usize> = BTreeMap::new();
         for role in by_role.keys() {
             *trees.entry(top_of(role).to_owned()).or_default() += 1;
         }
-        let of_tree = self.step_work_max / trees.len().max(1);
+        let of_tree = self.limits.step_work / trees.len().max(1);
         for (role, offers) in by_role {
             let work = of_tree / trees.get(top_of(&role)).copied().unwrap_or(1);
             self.answer_role(&role, offers, Work::new(work.max(ROLE_WORK_MIN)));
@@ -70,14 +63,8 @@ impl State {
         self.end_spread_waits();
     }
 
-    /// Whether a gang has held offers in vain and still pauses.
-    fn rests(&self, name: &str) -> bool {
-        let rest = self.resting.get(name);
-        rest.is_some_and(|rest| self.clock.at < rest.until)
-    }
-
     fn answer_role(&mut self, role: &str, offers: Vec<Offer>, work: Work) {
-        let at = self.clock.at;
+        let at = self.clock.at();
         let mut pool = Pool::new(offers, self.accept_limits.at(at), work);
         self.release_offered(&mut pool);
         let waiting: Vec<_> = self
@@ -90,8 +77,7 @@ impl State {
             .into_iter()
             .filter_map(|name| {
                 let spec = self.jobs.get(&name)?.spec()?;
-                let collector = self.collector.as_ref();
-                let collects = collector.is_some_and(|one| one.job == name);
+                let collects = self.gangs.is_collecting(&name);
                 Some((Reverse(spec.priority), !collects, name))
             })
             .collect();
@@ -129,7 +115,7 @@ impl State {
     /// work starts at the top, so that higher priorities come first. The other half starts where the last step ended, so
     /// that every job has its turn.
     fn place_jobs(&mut self, role: &str, jobs: &[String], pool: &mut Pool) {
-        let from = self.resume.remove(role);
+        let from = self.turns.take(role);
         let from = jobs.iter().position(|name| Some(name) == from.as_ref());
         let (sooner, later) = jobs.split_at(from.unwrap_or_default());
         let aside = match sooner.is_empty() {
@@ -142,7 +128,7 @@ impl State {
         left.extend(sooner);
         let left = self.place_some(&left, pool);
         if let Some(next) = left.into_iter().next() {
-            self.resume.insert(role.to_owned(), next);
+            self.turns.set(role, next);
         }
     }
 
@@ -151,8 +137,7 @@ impl State {
     fn place_some(&mut self, jobs: &[String], pool: &mut Pool) -> Vec<String> {
         let mut left = Vec::new();
         for name in jobs {
-            let collector = self.collector.as_ref();
-            if pool.work.is_spent() && collector.is_none_or(|one| one.job != *name) {
+            if pool.work.is_spent() && !self.gangs.is_collecting(name) {
                 left.push(name.clone());
                 continue;
             }
@@ -166,14 +151,14 @@ impl State {
             self.offers.remove(id);
         }
         if !offers.is_empty() {
-            self.effects.push(Effect::Decline { offers, refuse });
+            self.outbox.send(Effect::Decline { offers, refuse });
         }
     }
 
     /// Declines unreadable offers, for the longest time.
     pub(super) fn decline_unreadable(&mut self, offers: Vec<String>) {
-        self.totals.unreadable_offers += offers.len() as u64;
-        self.effects.push(Effect::Decline {
+        self.statistics.count_unreadable_offers(offers.len());
+        self.outbox.send(Effect::Decline {
             offers,
             refuse: REFUSE_LONG,
         });
@@ -188,7 +173,7 @@ impl State {
             operations,
             why,
         } = refused;
-        self.accept_limits.refused(self.clock.at, tasks.len());
+        self.accept_limits.refused(self.clock.at(), tasks.len());
         self.decline(offers, REFUSE_SHORT);
         let why = format!("the master refuses its ACCEPT: {why}");
         for id in operations {
@@ -196,7 +181,10 @@ impl State {
         }
         for id in &tasks {
             // A task with a reported state was part of another ACCEPT.
-            let launched = self.task(id).filter(|task| task.phase == Phase::Launched);
+            let launched = self
+                .jobs
+                .task(id)
+                .filter(|task| task.phase == Phase::Launched);
             if let Some(job) = launched.map(|task| task.name.job.clone()) {
                 self.task_lost(&job, id, &why);
             }
@@ -205,13 +193,33 @@ impl State {
 
     fn commit(&mut self, accepts: Vec<Accept>, is_gang: bool) {
         for accept in &accepts {
-            if let Some(held) = self.offers.get_mut(&accept.offer.id) {
-                held.is_committed = true;
-            }
+            self.offers.commit(&accept.offer.id);
             self.seen.left(&accept.offer);
         }
         if !accepts.is_empty() {
             self.outbox.defer(Deferred::Launch { accepts, is_gang });
+        }
+    }
+
+    /// Declines an offer of the collecting gang for each tree of roles whose turn it is.
+    pub(super) fn give_way(&mut self) {
+        let at = self.clock.at();
+        let Some((_, role)) = self.gangs.collecting() else {
+            return self.claims.clear();
+        };
+        let own = top_of(role).to_owned();
+        let claims = self.jobs.count_demand(at).claims();
+        let claims = claims.filter(|(top, _)| *top != own);
+        let waiting = claims.map(|(top, all)| (top.to_owned(), all)).collect();
+        for top in self.claims.due(at, &waiting) {
+            let found = give_way::find_offer(&self.jobs, &self.offers, (&top, &own));
+            let Some((offer, role)) = found else {
+                continue;
+            };
+            self.decline(vec![offer], give_way::OFFERED_WITHIN);
+            // The role may have declined resources of the same agent before.
+            self.roles.wants_all(&role);
+            self.claims.note_given_back(at, &top);
         }
     }
 
@@ -221,7 +229,7 @@ impl State {
             return;
         };
         let role = pool.role().to_owned();
-        for group in job.wants(self.clock.at, &role, pool.limit(job)) {
+        for group in job.wants(self.clock.at(), &role, pool.limit(job)) {
             if group.is_gang && self.goes_on_collecting(name, &group.tasks, pool) {
                 continue;
             }
@@ -313,10 +321,10 @@ impl State {
         let fits = placements.len() == wanted.len();
         if fits {
             self.intend_all(name, spec, wanted, (placements, bytes), pool);
-            if (self.collector.as_ref()).is_some_and(|collector| collector.job == name) {
+            if self.gangs.is_collecting(name) {
                 self.stop_collecting(&spec.role);
             }
-            self.resting.remove(name);
+            self.gangs.end_rest(name);
             let mut accepts = Vec::new();
             for index in pool.close(&offers) {
                 let tasks = std::mem::take(&mut pool.launches[index]);
@@ -330,9 +338,9 @@ impl State {
             return;
         }
         offers.retain(|index| pool.launches[*index].is_empty());
-        if let (Some(collector), Some(first)) = (&mut self.collector, wanted.first()) {
+        if let Some(first) = wanted.first() {
             let id = |index: &usize| pool.offers[*index].id.clone();
-            collector.tried = Some(Tried {
+            self.gangs.note_tried(Tried {
                 version: first.version,
                 tasks: wanted.len(),
                 offers: (0..pool.open().len()).map(|index| id(&index)).collect(),
@@ -344,20 +352,14 @@ impl State {
 
     /// Whether the collecting gang did not fit in these offers before: then it keeps its offers.
     fn goes_on_collecting(&self, name: &str, wanted: &[Wanted], pool: &mut Pool) -> bool {
-        let collector = self.collector.as_ref().filter(|one| one.job == name);
-        let tried = collector.and_then(|collector| collector.tried.as_ref());
-        let Some((tried, first)) = tried.zip(wanted.first()) else {
+        let tasks = wanted.first().map(|first| (first.version, wanted.len()));
+        let kept = tasks.and_then(|tasks| self.gangs.kept_as_before(name, tasks, pool.open()));
+        let Some(kept) = kept else {
             return false;
         };
-        let is_known = |offer: &Offer| tried.offers.contains(&offer.id);
-        let is_same = (tried.version, tried.tasks) == (first.version, wanted.len());
-        if !is_same || !pool.open().iter().all(is_known) {
-            return false;
-        }
         let open = pool.open().iter().enumerate();
-        let kept = open.filter(|(index, offer)| {
-            tried.kept.contains(&offer.id) && pool.launches[*index].is_empty()
-        });
+        let kept = open
+            .filter(|(index, offer)| kept.contains(&offer.id) && pool.launches[*index].is_empty());
         let kept = kept.map(|(index, _)| index).collect();
         pool.close(&kept);
         true
@@ -365,71 +367,60 @@ impl State {
 
     /// Whether this gang keeps offers back, or may start to.
     fn may_collect(&mut self, name: &str, spec: &JobSpec) -> bool {
-        if (self.collector.as_ref()).is_some_and(|collector| collector.job == name) {
+        if self.gangs.is_collecting(name) {
             return true;
         }
-        let at = self.clock.at;
+        let at = self.clock.at();
         let role = &spec.role;
-        let Some(gang) = spec.gang.filter(|_| !self.rests(name)) else {
+        let Some(gang) = spec.gang.filter(|_| !self.gangs.rests(name, at)) else {
             return false;
         };
-        if self.collector.is_some() || !self.roles.may_collect(at, role) {
+        if self.gangs.collecting().is_some() || !self.roles.may_collect(at, role) {
             self.roles.refused_to_collect(at, role);
             return false;
         }
         self.roles.began_to_collect(at, role);
-        self.collector = Some(Collector {
-            job: name.to_owned(),
-            role: role.clone(),
-            until: at.saturating_add(gang.hold_at_most.min(HOLD_MAX)),
-            tried: None,
-        });
+        self.gangs
+            .begin_to_collect((name, role), at, gang.hold_at_most);
         true
     }
 
     /// Ends the collection of a gang whose time is over, or that wants nothing more: the next gang may collect, from new
     /// offers.
     fn end_collecting(&mut self) {
-        let at = self.clock.at;
-        let Some(collector) = self.collector.clone() else {
+        let at = self.clock.at();
+        let Some((name, role)) = self.gangs.collecting() else {
             return;
         };
-        let job = self.jobs.get(&collector.job);
+        let (name, role) = (name.to_owned(), role.to_owned());
+        let job = self.jobs.get(&name);
         let is_idle = job.is_none_or(|job| job.demand(at) == 0);
-        if !is_idle && at < collector.until {
+        if !is_idle && !self.gangs.is_time_over(at) {
             return;
         }
-        self.stop_collecting(&collector.role);
-        let job = self.jobs.get(&collector.job);
-        let hold = job.and_then(|job| job.spec()).and_then(|spec| spec.gang);
-        if let Some(gang) = hold.filter(|_| !is_idle) {
-            let hold = gang.hold_at_most.min(HOLD_MAX);
-            let before = self.resting.get(&collector.job);
-            let pause = before.map_or(hold, |rest| rest.pause.saturating_mul(2).min(REST_MAX));
-            let until = at.saturating_add(pause);
-            let rest = Rest { until, pause };
-            self.resting.insert(collector.job.clone(), rest);
+        let gang = job.and_then(|job| job.spec()).and_then(|spec| spec.gang);
+        self.stop_collecting(&role);
+        if let Some(gang) = gang.filter(|_| !is_idle) {
+            self.gangs.rest(&name, at, gang.hold_at_most);
             let text = "gave back the offers that it held: not all of its tasks fit in time";
-            self.event(&collector.job, None, text);
+            self.event(&name, None, text);
         }
         self.decline_held();
     }
 
     /// Stops keeping offers back; the last collecting gang was in this role.
     fn stop_collecting(&mut self, role: &str) {
-        let at = self.clock.at;
-        self.collector = None;
+        let at = self.clock.at();
+        self.gangs.stop_collecting();
         self.roles.ended_to_collect(at);
         self.roles.collected(at, role);
     }
 
     /// Declines all kept offers, so that the next offers include resources of the same agents that became free meanwhile.
     fn decline_held(&mut self) {
-        let free = self.offers.iter().filter(|(_, held)| !held.is_committed);
-        let offers: Vec<_> = free.map(|(id, _)| id.clone()).collect();
-        self.offers.retain(|_, held| held.is_committed);
+        let offers = self.offers.take_free();
         if !offers.is_empty() {
-            self.effects.push(Effect::Decline {
+            self.outbox.send(Effect::Decline {
                 offers,
                 refuse: REFUSE_HELD,
             });
@@ -450,7 +441,7 @@ impl State {
             addresses,
         } = launchable;
         let generation = self.meta.generation;
-        let (at, Some(job)) = (self.clock.at, self.jobs.get_mut(name)) else {
+        let (at, Some(job)) = (self.clock.at(), self.jobs.get_mut(name)) else {
             return;
         };
         let offer = &mut pool.offers[placement.offer];
@@ -479,7 +470,7 @@ impl State {
             launched: at,
             running: None,
             unreachable: None,
-            shown_since: Some(self.clock.unix),
+            shown_since: Some(self.clock.unix()),
             volume: None,
             killing: None,
         };

@@ -114,7 +114,7 @@ impl State {
                 *tally.volumes.entry(volume_state(job, volume)).or_default() += 1;
             }
             tally.running += running_of(job);
-            tally.healthy += job.healthy(self.clock.at);
+            tally.healthy += job.healthy(self.clock.at());
             tally.pending += pending_of(job);
             last = Some(job.name.clone());
         }

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use super::input::{Accept, Effect, Record};
-use super::state::State;
 
 /// An effect that waits for a durable write.
 #[derive(Debug)]
@@ -23,6 +22,8 @@ pub(super) enum Deferred {
 
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
+    /// The effects of this step, in order.
+    effects: Vec<Effect>,
     writes: Vec<Record>,
     deferred: Vec<Deferred>,
     waiting: BTreeMap<u64, Vec<Deferred>>,
@@ -31,6 +32,16 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// Adds an effect that waits for no write.
+    pub(super) fn send(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// Ends a step: returns its effects.
+    pub(super) fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
     pub(super) fn write(&mut self, record: Record) {
         self.writes.push(record);
     }
@@ -51,40 +62,21 @@ impl Outbox {
         due.into_values().flatten().collect()
     }
 
-    /// Ends a step: returns its write, and the effects that wait for no write.
-    pub(super) fn flush(&mut self) -> (Option<Effect>, Vec<Deferred>) {
+    /// Sends the write of this step, and returns the deferred effects that wait for no write.
+    pub(super) fn flush(&mut self) -> Vec<Deferred> {
         let records = std::mem::take(&mut self.writes);
         let deferred = std::mem::take(&mut self.deferred);
-        let store = (!records.is_empty()).then(|| {
+        if !records.is_empty() {
             self.last += 1;
             let id = self.last;
-            Effect::Store { id, records }
-        });
+            self.effects.push(Effect::Store { id, records });
+        }
         if self.last == self.stored {
-            return (store, deferred);
+            return deferred;
         }
         if !deferred.is_empty() {
             self.waiting.entry(self.last).or_default().extend(deferred);
         }
-        (store, Vec::new())
-    }
-}
-
-impl State {
-    /// Makes the record of a job durable as it is now.
-    pub(super) fn save(&mut self, name: &str) {
-        if let Some(job) = self.jobs.get_mut(name) {
-            self.outbox.write_all(job.records());
-        }
-        self.dirty.insert(name.to_owned());
-    }
-
-    /// Makes the last failures of this step durable.
-    pub(super) fn save_failures(&mut self) {
-        for name in std::mem::take(&mut self.failing) {
-            if let Some(job) = self.jobs.get_mut(&name) {
-                self.outbox.write_all(job.records());
-            }
-        }
+        Vec::new()
     }
 }

@@ -109,7 +109,7 @@ impl State {
             fit(&offer.hostname, &offer.agent_id);
         }
         let fits = places.values().sum();
-        let may_be_limited = self.is_connected && fits < wants && !is_partial && others > 0;
+        let may_be_limited = self.connection.is_open() && fits < wants && !is_partial && others > 0;
         let mut obstacles = match fits < wants {
             true if is_partial => vec![format!("a plan places {most} tasks at most: more may fit")],
             true => {
@@ -160,9 +160,9 @@ impl State {
         let Kind::Service(service) = &spec.kind else {
             return None;
         };
-        let job = self.jobs.get(name).filter(|_| self.is_connected)?;
+        let job = self.jobs.get(name).filter(|_| self.connection.is_open())?;
         let is_replaced = self.given_back(name, spec).next().is_some();
-        let runs = job.healthy(self.clock.at) > 0 && job.record.stop.is_none();
+        let runs = job.healthy(self.clock.at()) > 0 && job.record.stop.is_none();
         if !is_replaced || !runs || service.update.max_unavailable > 0 || offers.is_empty() {
             return None;
         }
@@ -231,7 +231,7 @@ impl State {
     /// Returns the obstacles of the wanted tasks in the offers seen last; empty where another task would fit.
     pub(super) fn obstacles(&self, job: &Job, quotas: &Quotas) -> Vec<String> {
         match job.spec() {
-            Some(spec) if job.demand(self.clock.at) > 0 => {
+            Some(spec) if job.demand(self.clock.at()) > 0 => {
                 let placed: Vec<_> = job.tasks.values().map(placed_of).collect();
                 let limited = self.limited(job, quotas);
                 self.in_the_way(spec, &placed, &self.seen_in(&spec.role), limited)
@@ -244,18 +244,18 @@ impl State {
     pub(super) fn limited(&self, job: &Job, quotas: &Quotas) -> Option<Limited> {
         let spec = job.spec()?;
         // A gang starts as a whole.
-        let others = || job.demand(self.clock.at).saturating_sub(1);
+        let others = || job.demand(self.clock.at()).saturating_sub(1);
         let change = || Change {
             more: spec.gang.map_or(0, |_| others()),
             ..Change::default()
         };
         let limited = quotas.in_the_way(spec, change);
-        limited.filter(|_| job.demand_anywhere(self.clock.at, &spec.role) > 0)
+        limited.filter(|_| job.demand_anywhere(self.clock.at(), &spec.role) > 0)
     }
 
     /// Returns the jobs that a job waits for before its start, if any.
     pub(super) fn waits_for(&self, key: &str, spec: &JobSpec) -> Option<String> {
-        let is_satisfied = |job: &&Job| job.is_satisfied(self.clock.at);
+        let is_satisfied = |job: &&Job| job.is_satisfied(self.clock.at());
         let before = spec.after.iter();
         let before = before.map(|name| (name, self.job_before(spec, name)));
         let missing = before.filter(|(_, job)| job.filter(is_satisfied).is_none());
@@ -323,7 +323,7 @@ impl State {
         offers: &[Offer],
         limited: Option<Limited>,
     ) -> Vec<String> {
-        if !self.is_connected {
+        if !self.connection.is_open() {
             return vec!["no master answers".to_owned()];
         }
         if let Some(refused) = self.refused_text(&spec.role) {

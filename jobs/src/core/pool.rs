@@ -3,7 +3,7 @@
 //! Invariant: no ACCEPT exceeds the limits of a master. If a master refuses one nevertheless, for example for lack of
 //! memory, the ACCEPTs become smaller for a while.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meseta_proto::convert::{self, Format};
@@ -31,6 +31,26 @@ const HALVINGS_MAX: u32 = 14;
 const UNDER_WAY: Duration = Duration::from_secs(5);
 /// The time without a refusal after which the limits double again.
 const RECOVERY: Duration = Duration::from_secs(60);
+
+/// The job of each role with which the next step continues.
+#[derive(Debug, Default)]
+pub(super) struct Turns(BTreeMap<String, String>);
+
+impl Turns {
+    /// Removes and returns the job with which the step continues.
+    pub(super) fn take(&mut self, role: &str) -> Option<String> {
+        self.0.remove(role)
+    }
+
+    pub(super) fn set(&mut self, role: &str, job: String) {
+        self.0.insert(role.to_owned(), job);
+    }
+
+    #[cfg(test)]
+    pub(super) fn get(&self, role: &str) -> Option<&String> {
+        self.0.get(role)
+    }
+}
 
 /// The limits of one ACCEPT at present.
 #[derive(Clone, Copy, Debug)]

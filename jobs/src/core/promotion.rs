@@ -12,7 +12,7 @@ use crate::spec::Kind;
 impl State {
     /// Promotes healthy canaries, so that the update continues.
     pub(super) fn promote(&mut self, name: &str) -> Result<String, Refusal> {
-        let at = self.clock.at;
+        let at = self.clock.at();
         let job = self.job_mut(name)?;
         check_canaries(job, at)?;
         if let Some(rollout) = &mut job.record.rollout {

@@ -481,7 +481,7 @@ impl State {
     /// Requests the roles of jobs that the master has not accepted; in accepted roles, suppresses unneeded offers, and
     /// revives them when the demand grows.
     pub(super) fn ask_for_offers(&mut self) {
-        let at = self.clock.at;
+        let at = self.clock.at();
         self.looked_for.retain(|_, until| at < *until);
         self.jobs.count_demand(at);
         let mut demand: BTreeMap<&str, Demand> = self.jobs.demand().by_role().collect();
@@ -495,18 +495,18 @@ impl State {
         }
         self.roles.follow(at, &demand);
         self.roles.forget(at, &demand, &self.jobs);
-        if !self.is_connected {
+        if !self.connection.is_open() {
             return;
         }
         if let Some(roles) = self.roles.update(at) {
-            self.effects.push(Effect::Roles(roles));
+            self.outbox.send(Effect::Roles(roles));
         }
         let (suppress, revive) = self.roles.offer_calls(at, &demand);
         if !suppress.is_empty() {
-            self.effects.push(Effect::Suppress(suppress));
+            self.outbox.send(Effect::Suppress(suppress));
         }
         if !revive.is_empty() {
-            self.effects.push(Effect::Revive(revive));
+            self.outbox.send(Effect::Revive(revive));
         }
     }
 
@@ -514,13 +514,13 @@ impl State {
     pub(super) fn look_for_offers(&mut self, role: &str) -> u64 {
         let last = self.seen.last();
         let is_new = !self.looked_for.contains_key(role);
-        if !self.is_connected || (is_new && self.looked_for.len() >= LOOKED_FOR_MAX) {
+        if !self.connection.is_open() || (is_new && self.looked_for.len() >= LOOKED_FOR_MAX) {
             return last;
         }
         if is_new {
             let held = &self.offers;
-            self.seen.forget_answered(role, |id| held.contains_key(id));
-            let until = self.clock.at.saturating_add(LOOKED_FOR);
+            self.seen.forget_answered(role, |id| held.contains(id));
+            let until = self.clock.at().saturating_add(LOOKED_FOR);
             self.looked_for.insert(role.to_owned(), until);
         }
         last
@@ -529,13 +529,13 @@ impl State {
     /// Returns how many offers of a role came after the offer with this number; `None` if none can come.
     #[must_use]
     pub fn offers_since(&self, role: &str, number: u64) -> Option<usize> {
-        let can_come = self.is_connected && self.roles.refusal(role).is_none();
+        let can_come = self.connection.is_open() && self.roles.refusal(role).is_none();
         can_come.then(|| self.seen.count_since(role, number))
     }
 
     /// Handles the master's response to an update of the roles.
     pub(super) fn roles_answered(&mut self, refused: Option<String>) {
-        let Some(role) = self.roles.answered(self.clock.at, refused) else {
+        let Some(role) = self.roles.answered(self.clock.at(), refused) else {
             return;
         };
         let text = self.refused_text(&role).unwrap_or_default();

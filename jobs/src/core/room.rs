@@ -65,13 +65,13 @@ impl State {
         let in_role = |job: &&Job| top_of(job.role()) == role;
         let of_role = self.jobs.values().filter(in_role).count();
         let of_others = self.jobs.len() - of_role;
-        let most = self.jobs_max.saturating_sub(of_others) / 2;
+        let most = self.limits.jobs.saturating_sub(of_others) / 2;
         let beyond = (of_role + 1).saturating_sub(most);
         let why = || {
             format!(
                 "role {role:?} has {of_role} jobs with the roles below it, and may have {most} at the moment: half of what other roles leave of \
                  {}; stop some with purge",
-                self.jobs_max
+                self.limits.jobs
             )
         };
         (beyond > 0).then(|| (beyond, why()))
@@ -93,14 +93,14 @@ impl State {
                 false => of_others += bytes,
             }
         }
-        let most = self.spec_bytes_max.saturating_sub(of_others) / 2;
+        let most = self.limits.spec_bytes.saturating_sub(of_others) / 2;
         let beyond = of_role.saturating_sub(most);
         let why = || {
             format!(
                 "the specifications of role {role:?} and the roles below it would have {of_role} bytes with their versions, \
                  and may have {most} at the moment: half of what other roles leave of {}; stop some jobs with purge, or \
                  fetch what is large with `uris`",
-                self.spec_bytes_max
+                self.limits.spec_bytes
             )
         };
         (beyond > 0).then(|| (beyond, why()))
@@ -120,8 +120,8 @@ impl State {
             let spec = job.spec().filter(|spec| spec.role == new.role)?;
             let is_batch = matches!(spec.kind, Kind::Batch(_)) && job.record.stop.is_none();
             let over = job.record.over.last()?;
-            let is_old = over.ended.saturating_add(FORGOTTEN_AFTER) <= self.clock.unix;
-            let is_complete = is_batch && job.is_satisfied(self.clock.at);
+            let is_old = over.ended.saturating_add(FORGOTTEN_AFTER) <= self.clock.unix();
+            let is_complete = is_batch && job.is_satisfied(self.clock.at());
             let may_go = is_complete && is_old && job.name != name;
             (may_go && !needed.contains(&job.name)).then_some((over.ended, &job.name))
         });

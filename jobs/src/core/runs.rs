@@ -176,7 +176,7 @@ impl State {
         for (index, slot) in changed {
             self.outbox.write(job.slot_key(number, index).put(&slot));
         }
-        self.dirty.insert(name.to_owned());
+        self.jobs.mark_dirty(name);
     }
 
     /// Kills the remaining tasks of cancelled runs, and ends the runs that have none left.
@@ -202,7 +202,7 @@ impl State {
     }
 
     fn end_run(&mut self, name: &str, number: u64) {
-        let ended = self.clock.unix;
+        let ended = self.clock.unix();
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
@@ -239,7 +239,7 @@ impl State {
     /// Starts the due run of a schedule, unless earlier runs have used up the step, or the end of the previous run is
     /// unknown.
     pub(super) fn fire(&mut self, name: &str, firing: &mut Firing) {
-        let now = self.clock.unix;
+        let now = self.clock.unix();
         let Some(first) = self.next_due(name).filter(|next| *next <= now) else {
             return;
         };
@@ -256,9 +256,8 @@ impl State {
         let Kind::Cron(cron) = &spec.kind else {
             return;
         };
-        let under_way = job.under_way(self.is_connected);
-        let is_patient = !self.is_connected
-            || self.clock.at < self.connected_since.saturating_add(ANSWERS_WITHIN);
+        let under_way = job.under_way(self.connection.is_open());
+        let is_patient = !self.connection.has_lasted(self.clock.at(), ANSWERS_WITHIN);
         let put_off = job.put_off.take().filter(|put_off| put_off.time == first);
         if is_patient && under_way.may_change(cron.overlap) {
             let (time, since) = (first, now);
@@ -288,7 +287,7 @@ impl State {
 
     /// Ends the runs of a job that are over according to this step's inputs, before the step decides on them.
     fn end_runs(&mut self, name: &str, firing: &mut Firing) {
-        if !self.dirty.contains(name) {
+        if !self.jobs.is_dirty(name) {
             return;
         }
         let before = self.jobs.get(name).map_or(0, Job::size);
@@ -300,7 +299,7 @@ impl State {
 
     /// Notes the times of a schedule up to the last due time as dealt with.
     fn deal_with(&mut self, name: &str, first: Duration, due: &Due) {
-        let now = self.clock.unix;
+        let now = self.clock.unix();
         if let Some(job) = self.jobs.get_mut(name) {
             let after = match due.last.saturating_sub(first) > MISSED_SPAN {
                 true => due.last.saturating_sub(MISSED_SPAN),
@@ -358,7 +357,7 @@ impl State {
     /// Handles a clock that was ahead and is set back. The schedule continues from now if it would otherwise leave out a
     /// time that it has not dealt with; else it waits, and its status names the reason.
     pub(super) fn follow_set_clock(&mut self, name: &str) {
-        let (now, next_time) = (self.clock.unix, self.options.next_time);
+        let (now, next_time) = (self.clock.unix(), self.options.next_time);
         let is_ahead = |job: &&mut Job| job.record.last_due > now.saturating_add(SET_BACK_MIN);
         let Some(job) = self.jobs.get_mut(name).filter(is_ahead) else {
             return;

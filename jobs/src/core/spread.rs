@@ -73,16 +73,9 @@ impl State {
     /// Replaces the list of agents, and marks those in other regions.
     pub(super) fn agents_told(&mut self, mut agents: Vec<Offer>) {
         for agent in &mut agents {
-            agent.is_remote = self.is_remote(agent);
+            agent.is_remote = self.connection.is_remote(agent);
         }
         self.agents.replace(agents);
-    }
-
-    /// Whether an agent is in another region than the master.
-    pub(super) fn is_remote(&self, offer: &Offer) -> bool {
-        let theirs = offer.attributes.get("@region");
-        let regions = theirs.zip(self.master_region.as_ref());
-        regions.is_some_and(|(theirs, ours)| theirs != ours)
     }
 
     /// Returns the values of agents that are not among the offers and have room, and for which a job still waits.
@@ -93,7 +86,7 @@ impl State {
         placed: &[Placed],
         offers: &[Offer],
     ) -> BTreeSet<SpreadValues> {
-        let at = self.clock.at;
+        let at = self.clock.at();
         if !spec.is_spread() {
             return BTreeSet::new();
         }
@@ -136,7 +129,7 @@ impl State {
         has_placed: bool,
         awaited: BTreeSet<SpreadValues>,
     ) {
-        let at = self.clock.at;
+        let at = self.clock.at();
         if awaited.is_empty() && !self.spread_waits.contains_key(name) {
             return;
         }
@@ -160,7 +153,7 @@ impl State {
 
     /// Forgets the waits of jobs that lack nothing, and ends waits in vain: the core revives the offers declined meanwhile.
     pub(super) fn end_spread_waits(&mut self) {
-        let (at, jobs) = (self.clock.at, &self.jobs);
+        let (at, jobs) = (self.clock.at(), &self.jobs);
         self.spread_waits
             .retain(|name, _| jobs.get(name).is_some_and(|job| job.demand(at) > 0));
         for (name, waits) in &mut self.spread_waits {
@@ -229,7 +222,7 @@ impl State {
 
     /// Begins to move instances from fuller values to emptier ones, as far as known agents have room.
     pub(super) fn rebalance(&mut self, name: &str) -> Result<String, Refusal> {
-        let at = self.clock.at;
+        let at = self.clock.at();
         let unknown = || Refusal::NotFound(plain(name).to_owned());
         let job = self.jobs.get(name).ok_or_else(unknown)?;
         let spec = job.spec().ok_or_else(unknown)?;

@@ -4,35 +4,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meseta_proto::reconciler::{self, ReconcileIntervals, Reconciler};
-use meseta_resources::{Moment, Now};
+use meseta_resources::Now;
 
 use super::clock::Clock;
 use super::commands::JOBS_MAX;
+use super::connection::Connection;
+use super::gangs::Gangs;
 use super::give_way::Claims;
-use super::input::{Accept, Effect, Event, Input, Request};
-use super::job::{Job, Phase, Run, Task};
+use super::input::{Accept, Effect, Input, Request};
+use super::job::{Job, KillReason, Phase, Run, Task};
 use super::jobs::Jobs;
-use super::kills::{KILLS_MAX, Strays};
-use super::names::plain;
+use super::kills::{KillQueue, Press, kill_task};
 use super::next_ports::NextPorts;
+use super::open_offers::OpenOffers;
 use super::outbox::{Deferred, Outbox};
-use super::pool::{AcceptLimits, STEP_WORK_MAX};
+use super::pool::{AcceptLimits, STEP_WORK_MAX, Turns};
 use super::records::{Key, Meta, RestoreError, Stored, orphan};
 use super::roles::{RoleSet, Roles};
 use super::seen_offers::SeenOffers;
 use super::spread::{Agents, Waits};
 use super::task_name::TaskName;
-use super::totals::{JobFailures, Totals};
+use super::totals::Statistics;
 use super::versions::SPEC_BYTES_MAX;
 use super::view::MayRun;
 use super::volume::Volume;
 use crate::placement::Offer;
 use crate::spec::Cron;
-
-/// A longer pause between two steps means that the process stood still: unread input may wait.
-const STANDSTILL_MIN: Duration = Duration::from_secs(5);
-/// The time after such a pause during which no schedule starts a run: the core reads the waiting input first.
-pub(super) const CATCHING_UP: Duration = Duration::from_millis(500);
 
 /// The options that apply to all jobs.
 #[derive(Clone, Debug)]
@@ -51,35 +48,40 @@ pub struct Options {
     pub drawn: u32,
 }
 
+/// The limits on the jobs, and on the work of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// The number of jobs that may exist.
+    pub(super) jobs: usize,
+    /// The limit on the bytes of all specifications.
+    pub(super) spec_bytes: usize,
+    /// The work of one step for offers.
+    pub(super) step_work: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            jobs: JOBS_MAX,
+            spec_bytes: SPEC_BYTES_MAX,
+            step_work: STEP_WORK_MAX,
+        }
+    }
+}
+
 /// The state of the scheduler: the durable records, and its knowledge of the cluster.
 #[derive(Debug)]
 pub struct State {
     pub(super) options: Options,
+    pub(super) limits: Limits,
     pub(super) clock: Clock,
-    pub(super) moment: Moment,
     pub(super) meta: Meta,
+    pub(super) connection: Connection,
     pub(super) jobs: Jobs,
     /// Volumes that are to be released when they are offered, by id.
     pub(super) releasing: BTreeMap<String, Volume>,
-    /// Jobs that may need a decision.
-    pub(super) dirty: BTreeSet<String>,
-    /// The jobs that may have due kills.
-    pub(super) pressing: BTreeSet<String>,
-    /// The number of kills that may be sent before time passes.
-    pub(super) kills_left: usize,
-    pub(super) strays: Strays,
-    pub(super) is_connected: bool,
-    /// The time when that stream was opened.
-    pub(super) connected_since: Duration,
-    /// No schedule starts a run before this time: the core first reads the input that came while the process stood still.
-    pub(super) fires_from: Duration,
-    /// The region of the master. Tasks stay in it if their job names no region.
-    pub(super) master_region: Option<String>,
-    /// The scheduler has sent no queries to a master since its start.
-    is_fresh: bool,
-    /// The time since when no master has answered.
-    pub(super) away_since: Option<Duration>,
-    pub(super) offers: BTreeMap<String, HeldOffer>,
+    pub(super) kills: KillQueue,
+    pub(super) offers: OpenOffers,
     pub(super) accept_limits: AcceptLimits,
     /// The rest of the last offer of each agent to a role, to find room for tasks: most of these offers have been answered.
     pub(super) seen: SeenOffers,
@@ -92,62 +94,15 @@ pub struct State {
     /// The agents of the cluster, and those that spread jobs wait for.
     pub(super) agents: Agents,
     pub(super) spread_waits: BTreeMap<String, Waits>,
-    /// The number of jobs that may exist.
-    pub(super) jobs_max: usize,
-    /// The limit on the bytes of all specifications.
-    pub(super) spec_bytes_max: usize,
-    /// The work of one step for offers, and the job of each role with which the next step continues.
-    pub(super) step_work_max: usize,
-    pub(super) resume: BTreeMap<String, String>,
-    pub(super) collector: Option<Collector>,
-    /// Gangs that held offers in vain, until they start or their jobs change.
-    pub(super) resting: BTreeMap<String, Rest>,
+    pub(super) turns: Turns,
+    pub(super) gangs: Gangs,
+    /// The trees of roles that wait while a gang keeps offers back.
     pub(super) claims: Claims,
     pub(super) reconciler: Reconciler,
     pub(super) outbox: Outbox,
-    pub(super) effects: Vec<Effect>,
-    pub(super) totals: Totals,
-    pub(super) job_failures: JobFailures,
-    /// Jobs with a failure in this step: each is written once, however many of its tasks have failed.
-    pub(super) failing: BTreeSet<String>,
+    pub(super) statistics: Statistics,
     /// The check of permissions; without it, each submitter may run what it submitted.
     pub(super) may_run: Option<MayRun>,
-}
-
-/// An offer that has not been answered.
-#[derive(Clone, Debug)]
-pub(super) struct HeldOffer {
-    pub(super) offer: Offer,
-    /// Whether tasks for the offer are being made durable.
-    pub(super) is_committed: bool,
-}
-
-/// The gang that keeps offers back.
-#[derive(Clone, Debug)]
-pub(super) struct Collector {
-    pub(super) job: String,
-    /// The role of the offers.
-    pub(super) role: String,
-    pub(super) until: Duration,
-    /// The last offers in which the gang did not fit.
-    pub(super) tried: Option<Tried>,
-}
-
-/// Offers that could not hold this gang.
-#[derive(Clone, Debug)]
-pub(super) struct Tried {
-    pub(super) version: u64,
-    pub(super) tasks: usize,
-    pub(super) offers: BTreeSet<String>,
-    /// The offers among them that are kept back.
-    pub(super) kept: BTreeSet<String>,
-}
-
-/// The time until which a gang keeps no offers, and the length of this rest.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rest {
-    pub(super) until: Duration,
-    pub(super) pause: Duration,
 }
 
 impl State {
@@ -167,22 +122,14 @@ impl State {
         let reconcile = options.reconcile;
         let mut state = Self {
             options,
+            limits: Limits::default(),
+            connection: Connection::lost_since(clock.at()),
             clock,
-            moment: now.moment,
             meta: stored.meta.clone(),
             jobs: Jobs::default(),
             releasing: BTreeMap::new(),
-            dirty: BTreeSet::new(),
-            pressing: BTreeSet::new(),
-            kills_left: KILLS_MAX,
-            strays: Strays::default(),
-            is_connected: false,
-            connected_since: clock.at,
-            fires_from: Duration::ZERO,
-            master_region: None,
-            is_fresh: true,
-            away_since: Some(clock.at),
-            offers: BTreeMap::new(),
+            kills: KillQueue::default(),
+            offers: OpenOffers::default(),
             accept_limits: AcceptLimits::default(),
             seen: SeenOffers::default(),
             looked_for: BTreeMap::new(),
@@ -190,19 +137,12 @@ impl State {
             roles: Roles::default(),
             agents: Agents::default(),
             spread_waits: BTreeMap::new(),
-            jobs_max: JOBS_MAX,
-            spec_bytes_max: SPEC_BYTES_MAX,
-            step_work_max: STEP_WORK_MAX,
-            resume: BTreeMap::new(),
-            collector: None,
-            resting: BTreeMap::new(),
-            claims: Claims::new(),
+            turns: Turns::default(),
+            gangs: Gangs::default(),
+            claims: Claims::default(),
             reconciler: Reconciler::new(reconcile),
             outbox: Outbox::default(),
-            effects: Vec::new(),
-            totals: Totals::default(),
-            job_failures: JobFailures::default(),
-            failing: BTreeSet::new(),
+            statistics: Statistics::default(),
             may_run: None,
         };
         state.take_over(stored)?;
@@ -216,7 +156,7 @@ impl State {
     fn take_over(&mut self, stored: Stored) -> Result<(), RestoreError> {
         for (name, record) in stored.jobs {
             let mut job = Job::new(&name, record);
-            job.progress.at = self.clock.at;
+            job.progress.at = self.clock.at();
             job.restore_inline();
             let runs = job.record.runs.iter();
             job.runs = runs
@@ -225,7 +165,7 @@ impl State {
             if job.record.attempts > 0 {
                 job.runs.insert(0, Run::after(job.record.attempts));
             }
-            self.dirty.insert(name.clone());
+            self.jobs.mark_dirty(&name);
             self.jobs.insert(name, job);
         }
         for (job, number, version) in stored.versions {
@@ -235,7 +175,7 @@ impl State {
             }
         }
         self.name_in_roles();
-        let at = self.clock.at;
+        let at = self.clock.at();
         for (name, run, index, mut slot) in stored.slots {
             let job = self.jobs.get_mut(&name);
             let job = job.ok_or_else(|| {
@@ -293,7 +233,7 @@ impl State {
             // know the mark and left it in the record.
             job.record.broken = job.record.broken && !job.is_whole();
             job.begin_dealt();
-            job.resume_kills(self.clock.at);
+            job.resume_kills(self.clock.at());
         }
         Ok(())
     }
@@ -324,10 +264,7 @@ impl State {
 
     /// Processes several inputs together, with one decision for all.
     pub fn step_all(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
-        self.clock.read(now);
-        let passed = now.moment.saturating_since(self.moment);
-        self.moment = now.moment;
-        if passed > STANDSTILL_MIN {
+        if let Some(passed) = self.clock.read(now) {
             self.stood_still(passed);
         }
         // Timers are processed last, after all other inputs.
@@ -337,19 +274,15 @@ impl State {
             self.take(input);
         }
         self.settle();
-        std::mem::take(&mut self.effects)
+        self.outbox.take_effects()
     }
 
     /// Excludes a time without input from the patience with updates, with absent agents, and with the master's answers
     /// after a subscription.
     fn stood_still(&mut self, passed: Duration) {
-        let at = self.clock.at;
+        let at = self.clock.at();
         let later = |since: Duration| since.saturating_add(passed).min(at);
-        self.connected_since = later(self.connected_since);
-        // A core that needs this long for each step lets every other step fire.
-        if self.fires_from.saturating_add(passed) <= at {
-            self.fires_from = at.saturating_add(CATCHING_UP);
-        }
+        self.connection.exclude(passed, at);
         for job in self.jobs.values_mut() {
             job.progress.at = later(job.progress.at);
             for task in job.tasks.values_mut() {
@@ -366,7 +299,7 @@ impl State {
                 roles,
             } => self.subscribed(framework_id, &roles),
             Input::Cluster(id) => self.of_cluster(id),
-            Input::MasterRegion(region) => self.master_region = region,
+            Input::MasterRegion(region) => self.connection.set_region(region),
             Input::SubscriptionRefused => {
                 self.disconnected();
                 self.roles.doubted();
@@ -400,15 +333,14 @@ impl State {
         self.answer_offers();
         self.give_way();
         self.ask_for_offers();
-        if self.is_connected {
-            while let Some(request) = self.reconciler.poll(self.moment) {
-                self.effects.push(Effect::Reconcile(request));
+        if self.connection.is_open() {
+            while let Some(request) = self.reconciler.poll(self.clock.moment()) {
+                self.outbox.send(Effect::Reconcile(request));
             }
         }
-        self.save_failures();
-        let (store, at_once) = self.outbox.flush();
-        self.effects.extend(store);
-        for deferred in at_once {
+        let failures = self.jobs.take_failures();
+        self.outbox.write_all(failures);
+        for deferred in self.outbox.flush() {
             self.release(deferred);
         }
     }
@@ -418,17 +350,16 @@ impl State {
             self.meta.framework_id = Some(framework_id);
             self.save_meta();
         }
-        self.is_connected = true;
-        self.connected_since = self.clock.at;
+        let opened = self.connection.open(self.clock.at());
         self.roles.subscribed(roles);
-        if let Some(since) = self.away_since.take() {
+        if let Some(since) = opened.away_since {
             for job in self.jobs.values_mut() {
-                job.progress.pause(since, self.clock.at);
+                job.progress.pause(since, self.clock.at());
             }
         }
         self.seen.clear();
         self.offers.clear();
-        self.collector = None;
+        self.gangs.stop_collecting();
         for task in self
             .jobs
             .values_mut()
@@ -438,27 +369,26 @@ impl State {
             task.is_asked_for = true;
             // Earlier queries may have been lost.
             if let Some(killing) = &mut task.killing {
-                killing.next = self.clock.at;
+                killing.next = self.clock.at();
             }
         }
-        self.reconciler.start(self.moment);
-        if std::mem::take(&mut self.is_fresh) {
+        self.reconciler.start(self.clock.moment());
+        if opened.is_first {
             // Unknown tasks that run end at once.
             let all = Effect::Reconcile(reconciler::Request::Implicit);
-            self.effects.push(all);
+            self.outbox.send(all);
         }
         self.ask_for_volumes_anew();
         // The calls of the previous stream are gone.
-        self.allow_kills(0);
-        self.dirty.extend(self.jobs.keys().cloned());
-        self.pressing.extend(self.jobs.keys().cloned());
+        self.kills.allow(0);
+        self.jobs.mark_all_dirty();
+        self.kills.add_jobs(self.jobs.keys());
     }
 
     fn disconnected(&mut self) {
-        self.is_connected = false;
-        self.away_since.get_or_insert(self.clock.at);
+        self.connection.close(self.clock.at());
         self.offers.clear();
-        self.collector = None;
+        self.gangs.stop_collecting();
         self.reconciler.disconnected();
         self.roles.disconnected();
     }
@@ -468,7 +398,7 @@ impl State {
         self.disconnected();
         self.meta.framework_id = None;
         self.save_meta();
-        self.strays = Strays::default();
+        self.kills.forget_strays();
         let names: Vec<_> = self.jobs.keys().cloned().collect();
         for name in names {
             let tasks = self.jobs.get(&name).map(|job| job.tasks.keys().cloned());
@@ -481,15 +411,11 @@ impl State {
 
     fn offered(&mut self, offers: Vec<Offer>) {
         for mut offer in offers {
-            offer.is_remote = self.is_remote(&offer);
+            offer.is_remote = self.connection.is_remote(&offer);
             offer.ports_from = self.next_ports.for_agent(&offer.agent_id);
             self.observe_volumes(&offer);
             self.seen.insert(offer.clone());
-            let held = HeldOffer {
-                offer,
-                is_committed: false,
-            };
-            self.offers.insert(held.offer.id.clone(), held);
+            self.offers.insert(offer);
         }
     }
 
@@ -501,7 +427,7 @@ impl State {
 
     fn release(&mut self, deferred: Deferred) {
         match deferred {
-            Deferred::Effect(effect) => self.effects.push(effect),
+            Deferred::Effect(effect) => self.outbox.send(effect),
             Deferred::Kill(id) => self.release_kill(&id),
             Deferred::Launch { accepts, is_gang } => self.launch(accepts, is_gang),
         }
@@ -524,9 +450,7 @@ impl State {
                 self.abandon(&task.task_id);
             }
             if go.is_empty() {
-                if let Some(held) = self.offers.get_mut(&accept.offer.id) {
-                    held.is_committed = false;
-                }
+                self.offers.free_again(&accept.offer.id);
                 continue;
             }
             for task in &go {
@@ -534,25 +458,23 @@ impl State {
             }
             self.offers.remove(&accept.offer.id);
             accept.tasks = go;
-            self.effects.push(Effect::Accept(accept));
+            self.outbox.send(Effect::Accept(accept));
         }
     }
 
     /// Whether the offer of an ACCEPT is still open.
     fn is_open(&self, accept: &Accept) -> bool {
-        let held = self.offers.get(&accept.offer.id);
-        self.is_connected && held.is_some_and(|held| held.is_committed)
+        self.connection.is_open() && self.offers.is_committed(&accept.offer.id)
     }
 
     fn is_still_wanted(&self, id: &str) -> bool {
-        let task = self.task(id);
+        let task = self.jobs.task(id);
         task.is_some_and(|task| task.killing.is_none() && task.phase == Phase::Intended)
     }
 
     fn launched(&mut self, id: &str, agent_id: &str) {
         self.reconciler.track(id, Some(agent_id));
-        self.totals.launched += 1;
-        let (at, mut waited) = (self.clock.at, Duration::ZERO);
+        let (at, mut waited) = (self.clock.at(), Duration::ZERO);
         if let Ok(name) = id.parse::<TaskName>()
             && let Some(job) = self.jobs.get_mut(&name.job)
         {
@@ -568,34 +490,84 @@ impl State {
                 }
             }
         }
-        self.totals.queue.add(waited);
-    }
-
-    pub(super) fn task(&self, id: &str) -> Option<&Task> {
-        let name: TaskName = id.parse().ok()?;
-        self.jobs.get(&name.job)?.tasks.get(id)
-    }
-
-    pub(super) fn task_mut(&mut self, id: &str) -> Option<&mut Task> {
-        let name: TaskName = id.parse().ok()?;
-        self.jobs.get_mut(&name.job)?.tasks.get_mut(id)
+        self.statistics.count_launch(waited);
     }
 
     /// Records an event of a job, for its followers and its history.
     pub(super) fn event(&mut self, job: &str, task_id: Option<&str>, text: impl Into<String>) {
-        let task = task_id.and_then(|id| self.task(id));
-        let event = Event {
-            time: self.clock.unix.as_secs(),
-            job: plain(job).to_owned(),
-            role: self.role_of(job).map(str::to_owned),
-            task_id: task_id.map(str::to_owned),
-            agent_id: task.map(|task| task.record.agent_id.clone()),
-            text: text.into(),
-        };
-        if let Some(job) = self.jobs.get_mut(job) {
-            job.remember(event.clone());
+        let unix = self.clock.unix();
+        let event = self.jobs.add_event(job, task_id, text.into(), unix);
+        self.outbox.send(Effect::Event(event));
+    }
+
+    /// Makes the record of a job durable as it is now.
+    pub(super) fn save(&mut self, name: &str) {
+        let records = self.jobs.save(name);
+        self.outbox.write_all(records);
+    }
+
+    /// Writes the scheduler's own record to the store, with the present time of the clock.
+    pub(super) fn save_meta(&mut self) {
+        self.meta.clock = Some(self.clock.saved());
+        self.outbox.write(Key::Meta.put(&self.meta));
+    }
+
+    /// Makes durable from time to time how long tasks have been watched.
+    pub(super) fn save_clock(&mut self) {
+        let is_due = self.clock.is_save_due(self.meta.clock);
+        if is_due && self.jobs.values().any(|job| !job.tasks.is_empty()) {
+            self.save_meta();
         }
-        self.effects.push(Effect::Event(event));
+    }
+
+    /// Begins to kill a task, unless that has begun; the kill is sent at the end of a step.
+    pub(super) fn ask_kill(&mut self, id: &str, reason: KillReason) {
+        if let Some(job) = self.jobs.begin_kill(id, reason, self.clock.at()) {
+            self.kills.add_job(job);
+        }
+    }
+
+    /// Sends the due kills for which there is room.
+    fn press_kills(&mut self) {
+        let is_connected = self.connection.is_open();
+        for press in self
+            .kills
+            .press(self.clock.at(), &mut self.jobs, is_connected)
+        {
+            match press {
+                Press::Send(kill) => self.outbox.send(kill),
+                Press::Write(record, kill) => {
+                    self.outbox.write(record);
+                    self.outbox.defer(kill);
+                }
+                Press::Stray {
+                    job,
+                    task_id,
+                    agent_id,
+                } => {
+                    if let Some(job) = job {
+                        let text = "killed: it was replaced, or its job is gone";
+                        self.event(&job, Some(&task_id), text);
+                    }
+                    self.statistics.count_stray_kill();
+                    self.outbox.send(Effect::Kill { task_id, agent_id });
+                }
+                Press::AskForAll => {
+                    let all = Effect::Reconcile(reconciler::Request::Implicit);
+                    self.outbox.send(all);
+                }
+            }
+        }
+    }
+
+    /// Sends a kill whose reason is durable.
+    fn release_kill(&mut self, id: &str) {
+        let job = id.parse::<TaskName>().ok().map(|name| name.job);
+        let job = job.and_then(|job| self.jobs.get_mut(&job));
+        let kill = job.and_then(|job| kill_task(job, id, self.clock.at()));
+        if let Some(kill) = kill.filter(|_| self.connection.is_open()) {
+            self.outbox.send(kill);
+        }
     }
 
     fn request(&mut self, id: u64, request: Request) {

@@ -26,6 +26,64 @@ pub struct Totals {
     pub queue: Queue,
 }
 
+/// The counters since the scheduler started.
+#[derive(Debug, Default)]
+pub(super) struct Statistics {
+    totals: Totals,
+    failures: JobFailures,
+}
+
+impl Statistics {
+    pub(super) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    pub(super) fn failures(&self) -> &JobFailures {
+        &self.failures
+    }
+
+    /// Counts a task whose ACCEPT leaves, and the time for which the task has waited.
+    pub(super) fn count_launch(&mut self, waited: Duration) {
+        self.totals.launched += 1;
+        self.totals.queue.add(waited);
+    }
+
+    pub(super) fn count_start(&mut self) {
+        self.totals.started += 1;
+    }
+
+    pub(super) fn count_success(&mut self) {
+        self.totals.succeeded += 1;
+    }
+
+    /// Counts a task of a job in a role that failed by its own fault.
+    pub(super) fn count_failure(&mut self, key: &str, role: &str) {
+        self.totals.failed += 1;
+        self.failures.add(key, role);
+    }
+
+    pub(super) fn count_loss(&mut self) {
+        self.totals.lost += 1;
+    }
+
+    pub(super) fn count_restart(&mut self) {
+        self.totals.restarts += 1;
+    }
+
+    pub(super) fn count_stray_kill(&mut self) {
+        self.totals.strays_killed += 1;
+    }
+
+    pub(super) fn count_unreadable_offers(&mut self, offers: usize) {
+        self.totals.unreadable_offers += offers as u64;
+    }
+
+    /// Moves the failures of a job that is gone to those of the other jobs.
+    pub(super) fn forget_job(&mut self, key: &str) {
+        self.failures.forget(key);
+    }
+}
+
 /// Jobs whose failures are counted separately: names of jobs come from clients.
 const FAILED_JOBS_MAX: usize = 1_000;
 /// Stands for all other jobs: beyond the limit, purged, or moved to another role.

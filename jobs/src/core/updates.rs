@@ -44,8 +44,8 @@ impl State {
         let Ok(state) = TaskState::try_from(status.state) else {
             return;
         };
-        let at = self.clock.at;
-        let Some(task) = self.task_mut(id) else {
+        let at = self.clock.at();
+        let Some(task) = self.jobs.task_mut(id) else {
             self.stray(status, state);
             return;
         };
@@ -62,13 +62,13 @@ impl State {
         task.message = status.message.clone().unwrap_or_default();
         let agent_id = task.record.agent_id.clone();
         let has_run = task.record.running.is_some();
-        self.reconciler.observe(self.moment, status);
+        self.reconciler.observe(self.clock.moment(), status);
         let name: TaskName = match id.parse() {
             Ok(name) => name,
             Err(_) => return,
         };
         if self.is_prompt(&name.job) {
-            self.dirty.insert(name.job.clone());
+            self.jobs.mark_dirty(&name.job);
         }
         if matches!(
             state,
@@ -95,7 +95,7 @@ impl State {
     /// Handles an unknown task: its job is gone, or the scheduler gave it up.
     fn stray(&mut self, status: &TaskStatus, state: TaskState) {
         let id = &status.task_id.value;
-        self.reconciler.observe(self.moment, status);
+        self.reconciler.observe(self.clock.moment(), status);
         let is_live = matches!(
             state,
             TaskState::TaskStaging | TaskState::TaskStarting | TaskState::TaskRunning
@@ -105,8 +105,8 @@ impl State {
         }
         let agent_id = status.agent_id.clone().map(|agent| agent.value);
         match is_live {
-            true => self.strays.add(id, agent_id),
-            false => self.strays.remove(id),
+            true => self.kills.add_stray(id, agent_id),
+            false => self.kills.remove_stray(id),
         }
     }
 
@@ -140,8 +140,8 @@ impl State {
         let mut tasks = job.tasks.iter();
         let later = tasks.find(|(_, task)| of_slot(&task.name));
         let later = later.map(|(id, _)| id.clone());
-        self.totals.succeeded += 1;
-        self.dirty.insert(name.job.clone());
+        self.statistics.count_success();
+        self.jobs.mark_dirty(&name.job);
         self.event(&name.job, Some(id), "finished, after it was given up");
         if let Some(later) = later {
             self.ask_kill(&later, KillReason::Superseded);
@@ -149,7 +149,7 @@ impl State {
     }
 
     fn goes_on(&mut self, name: &TaskName, state: TaskState, status: &TaskStatus) {
-        let (at, unix, id) = (self.clock.at, self.clock.unix, name.to_string());
+        let (at, unix, id) = (self.clock.at(), self.clock.unix(), name.to_string());
         let Some(job) = self.jobs.get_mut(&name.job) else {
             return;
         };
@@ -203,7 +203,7 @@ impl State {
             if let Some(volume) = before.volume {
                 self.volume_runs(&volume);
             }
-            self.totals.started += 1;
+            self.statistics.count_start();
             self.event(&name.job, Some(&id), "running");
         }
         if state == TaskState::TaskUnreachable && !was_away {
@@ -213,7 +213,7 @@ impl State {
 
     /// Handles the loss of a task that is given up, or that the framework's removal has ended.
     pub(super) fn task_lost(&mut self, job: &str, id: &str, why: &str) {
-        let Some(task) = self.task_mut(id) else {
+        let Some(task) = self.jobs.task_mut(id) else {
             return;
         };
         task.message = why.to_owned();
@@ -229,24 +229,24 @@ impl State {
             ..TaskStatus::default()
         };
         // The scheduler no longer asks for the task, and kills it if it comes back.
-        self.reconciler.observe(self.moment, &lost);
-        self.dirty.insert(job.to_owned());
+        self.reconciler.observe(self.clock.moment(), &lost);
+        self.jobs.mark_dirty(job);
         self.ended(&name, End::Lost);
     }
 
     /// Undoes a launch that was not sent.
     pub(super) fn abandon(&mut self, id: &str) {
-        let Some(name) = self.task(id).map(|task| task.name.clone()) else {
+        let Some(name) = self.jobs.task(id).map(|task| task.name.clone()) else {
             return;
         };
-        self.dirty.insert(name.job.clone());
+        self.jobs.mark_dirty(&name.job);
         self.forget_unmade_volume(&name.job, id);
-        let at = self.clock.at;
+        let at = self.clock.at();
         self.remove_task(&name, |slot, _| slot.not_before = at);
     }
 
     fn ended(&mut self, name: &TaskName, end: End) {
-        let (at, id) = (self.clock.at, name.to_string());
+        let (at, id) = (self.clock.at(), name.to_string());
         let Some(job) = self.jobs.get_mut(&name.job) else {
             return;
         };
@@ -270,6 +270,7 @@ impl State {
         if is_fault && is_new {
             job.progress.failures += 1;
         }
+        let mut has_failed = false;
         if is_fault && end == End::Failed && name.version == job.record.target {
             let text = match killed {
                 Some(reason) => format!("killed: {}", reason.text()),
@@ -284,25 +285,26 @@ impl State {
             job.record.failure = Some(Failure {
                 task_id: id.clone(),
                 agent_id: agent_id.clone(),
-                time: self.clock.unix,
+                time: self.clock.unix(),
                 text,
                 count: count + 1,
             });
-            self.failing.insert(name.job.clone());
+            has_failed = true;
         }
         if end == End::Lost {
             job.note_loss(&id, at);
         }
         let gang = rules.breaks_gang(end, killed).then(|| others_of(job, name));
         match end {
-            End::Succeeded => self.totals.succeeded += 1,
+            End::Succeeded => self.statistics.count_success(),
             End::Failed if is_fault => {
-                self.totals.failed += 1;
-                let role = job.role().to_owned();
-                self.job_failures.add(&name.job, &role);
+                self.statistics.count_failure(&name.job, job.role());
             }
             End::Failed => {}
-            End::Lost => self.totals.lost += 1,
+            End::Lost => self.statistics.count_loss(),
+        }
+        if has_failed {
+            self.jobs.mark_failing(&name.job);
         }
         self.event(&name.job, Some(&id), text);
         self.note_freed(name, &agent_id);
@@ -319,7 +321,9 @@ impl State {
             }
             is_repeated = killed.is_none() && slot.outcome == Outcome::Open;
         });
-        self.totals.restarts += u64::from(is_repeated);
+        if is_repeated {
+            self.statistics.count_restart();
+        }
         let others = gang.unwrap_or_default();
         for other in &others {
             self.ask_kill(other, KillReason::Gang);
@@ -345,7 +349,7 @@ impl State {
         name: &TaskName,
         change: impl FnOnce(&mut super::records::Slot, Duration),
     ) {
-        let (at, id) = (self.clock.at, name.to_string());
+        let (at, id) = (self.clock.at(), name.to_string());
         let Some(job) = self.jobs.get_mut(&name.job) else {
             return;
         };

@@ -243,8 +243,8 @@ impl State {
     /// Returns the role of a job that waits for offers: its quota may be the obstacle.
     #[must_use]
     pub fn role_of_waiting(&self, name: &str) -> Option<&str> {
-        let job = self.jobs.get(name).filter(|_| self.is_connected)?;
-        (job.demand(self.clock.at) > 0).then(|| job.role())
+        let job = self.jobs.get(name).filter(|_| self.connection.is_open())?;
+        (job.demand(self.clock.at()) > 0).then(|| job.role())
     }
 
     /// Returns the number of tasks of a job.
@@ -363,19 +363,19 @@ impl State {
 
     #[must_use]
     pub fn totals(&self) -> Totals {
-        self.totals
+        self.statistics.totals()
     }
 
     /// Returns the number of failures by job since the scheduler started.
     #[must_use]
     pub fn job_failures(&self) -> JobFailures {
-        self.job_failures.clone()
+        self.statistics.failures().clone()
     }
 
     /// Whether the master answers.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.is_connected
+        self.connection.is_open()
     }
 
     /// Returns the number of jobs.
@@ -385,7 +385,7 @@ impl State {
     }
 
     pub(super) fn view(&self, job: &Job, quotas: &Quotas) -> JobView {
-        let at = self.clock.at;
+        let at = self.clock.at();
         let (kind, role, count) = match job.spec() {
             Some(spec) => (kind_of(&spec.kind), spec.role.clone(), spec.count),
             None => ("", String::new(), 0),
@@ -451,7 +451,7 @@ impl State {
             };
         }
         let count = job.spec().map_or(0, |spec| spec.count as usize);
-        if job.is_service() && job.healthy(self.clock.at) >= count {
+        if job.is_service() && job.healthy(self.clock.at()) >= count {
             return "healthy";
         }
         if job.record.failed.is_some() {
@@ -495,7 +495,7 @@ impl State {
             version: task.name.version,
             run: task.name.run,
             state: state_text(task),
-            healthy: task.is_healthy(self.clock.at, job.healthy_after(task.name.version)),
+            healthy: task.is_healthy(self.clock.at(), job.healthy_after(task.name.version)),
             agent_id: task.record.agent_id.clone(),
             hostname: task.record.hostname.clone(),
             ports: task.record.ports.clone(),

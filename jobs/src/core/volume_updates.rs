@@ -91,7 +91,7 @@ impl State {
     }
 
     fn release_operations(&self, id: &str, held: &Resources) -> Vec<NamedOperation> {
-        let at = self.clock.at;
+        let at = self.clock.at();
         let by_word = match self.releasing.get(id) {
             Some(releasing) if at < releasing.retry => return Vec::new(),
             Some(releasing) => releasing.record.release == Some(Release::ByWord),
@@ -149,7 +149,7 @@ impl State {
     }
 
     fn take_operation_update(&mut self, status: &OperationStatus) {
-        let at = self.clock.at;
+        let at = self.clock.at();
         let Some(id) = status.operation_id.as_ref().map(|id| id.value.clone()) else {
             return;
         };
@@ -202,7 +202,7 @@ impl State {
         }
         let record = volume.record.clone();
         let is_kept = record.release.is_none();
-        self.dirty.insert(record.job.clone());
+        self.jobs.mark_dirty(&record.job);
         if record.is_gone() {
             self.drop_volume(id, &record);
             self.outbox.write(Key::Volume(id.to_owned()).delete());
@@ -244,10 +244,10 @@ impl State {
 
     /// Queries the operations of volumes that may not exist, or that block some work.
     pub(super) fn ask_for_volumes(&mut self) {
-        if !self.is_connected {
+        if !self.connection.is_open() {
             return;
         }
-        let at = self.clock.at;
+        let at = self.clock.at();
         let with_volumes = self.jobs.values_mut();
         let kept = with_volumes
             .filter(|job| !job.volumes.is_empty())
@@ -279,7 +279,7 @@ impl State {
             }
         }
         if !asked.is_empty() {
-            self.effects.push(Effect::ReconcileOperations(asked));
+            self.outbox.send(Effect::ReconcileOperations(asked));
         }
     }
 }

@@ -180,7 +180,7 @@ impl State {
             path: mount
                 .map(|mount| mount.container_path.clone())
                 .unwrap_or_default(),
-            since: self.clock.at,
+            since: self.clock.at(),
             reservation: match is_labelled {
                 true => Presence::Present,
                 false => Presence::Absent,
@@ -266,7 +266,7 @@ impl State {
                 attributes: offer.attributes.clone(),
                 size_mb: of_spec.size_mb,
                 path: of_spec.path.clone(),
-                since: self.clock.at,
+                since: self.clock.at(),
                 reservation: match prepared.reserves {
                     true => Presence::Unknown,
                     false => Presence::Absent,

@@ -50,7 +50,7 @@ impl State {
 
     /// Returns the obstacles in addition to a failure.
     fn why_waiting(&self, job: &Job, quotas: &Quotas) -> String {
-        let at = self.clock.at;
+        let at = self.clock.at();
         let spec = job.spec().filter(|_| job.is_before_its_start());
         if let Some(waits) = spec.and_then(|spec| self.waits_for(&job.name, spec)) {
             return waits;
@@ -62,7 +62,7 @@ impl State {
         if job.is_clearing() {
             return "it waits for the tasks of a run that was cancelled to end".to_owned();
         }
-        if let Some(time) = job.put_off_time(self.clock.unix) {
+        if let Some(time) = job.put_off_time(self.clock.unix()) {
             let time = utc(time.as_secs_f64());
             return format!(
                 "its run of {time} is put off: it is not known yet whether the one before has ended"
@@ -73,16 +73,22 @@ impl State {
                 "a gang has {GANG_MAX} tasks at most: submit it anew with a lower count"
             );
         }
-        if let Some(why) = self.waits_for_volume(job).filter(|_| self.is_connected) {
+        if let Some(why) = self
+            .waits_for_volume(job)
+            .filter(|_| self.connection.is_open())
+        {
             return why;
         }
         let demand = job.demand(at);
         if demand > 0 {
             let role = job.role();
-            if let Some(refused) = self.refused_text(role).filter(|_| self.is_connected) {
+            if let Some(refused) = self
+                .refused_text(role)
+                .filter(|_| self.connection.is_open())
+            {
                 return refused;
             }
-            if !self.is_connected {
+            if !self.connection.is_open() {
                 return "no master answers".to_owned();
             }
             let beside = beside_text(job);
@@ -110,7 +116,7 @@ impl State {
 
     pub(super) fn failure_view(&self, job: &Job) -> Option<FailureView> {
         let failure = job.record.failure.as_ref()?;
-        let at = self.clock.at;
+        let at = self.clock.at();
         let slots = job.runs.values().flat_map(|run| &run.slots);
         let waiting = slots.filter(|slot| slot.failures > 0 && slot.not_before > at);
         let next = waiting.map(|slot| slot.not_before).min();
@@ -121,7 +127,7 @@ impl State {
             time: failure.time.as_secs(),
             text: failure.text.clone(),
             failures: failure.count,
-            next_attempt: left.map(|left| (self.clock.unix + left).as_secs()),
+            next_attempt: left.map(|left| (self.clock.unix() + left).as_secs()),
         })
     }
 }

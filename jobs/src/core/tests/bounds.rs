@@ -6,13 +6,13 @@ use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 
 use super::*;
 use crate::core::Refusal;
+use crate::core::clock::CATCHING_UP;
 use crate::core::discovery::GATHERED;
 use crate::core::job::{COUNTED, SIZED, Wanted};
 use crate::core::kills::KILLS_MAX;
 use crate::core::launch::ROLE_WORK_MIN;
 use crate::core::pool::PLACED_MAX;
 use crate::core::service::{self as planner, LOOKED, WANTED_MAX};
-use crate::core::state::CATCHING_UP;
 use crate::placement::{ROOMS, TAKEN};
 use crate::spec::pattern::Pattern;
 use crate::spec::{Constraint, Rule};
@@ -283,7 +283,7 @@ fn step_counts_only_changed_jobs() {
     }
     submit(&mut world, gang("gang", 8));
     launch(&mut world);
-    assert!(world.state.collector.is_some());
+    assert!(world.state.gangs.collecting().is_some());
     COUNTED.set(0);
     submit(&mut world, service(1, 1, 1));
     assert!((1..50).contains(&COUNTED.get()), "{}", COUNTED.get());
@@ -308,7 +308,7 @@ fn unplaceable_service_costs_a_bounded_tick() {
         (
             LOOKED.get(),
             job.wanted.len(),
-            job.demand(world.state.clock.at),
+            job.demand(world.state.clock.at()),
         )
     };
     assert_eq!(look(&mut world), (WANTED_MAX, WANTED_MAX, 1_000_000));
@@ -324,7 +324,7 @@ fn unplaceable_service_costs_a_bounded_tick() {
 
 /// Checks that a plan which lists few wanted instances decides like a plan that lists all.
 fn check_plans(world: &World, name: &str) {
-    let (job, at) = (&world.state.jobs[name], world.state.clock.at);
+    let (job, at) = (&world.state.jobs[name], world.state.clock.at());
     let all = planner::plan_within(job, at, usize::MAX);
     let some = planner::plan_within(job, at, 2);
     let decided = |plan: &planner::Plan| {
@@ -364,7 +364,7 @@ fn short_plan_decides_like_full_plan() {
 #[test]
 fn step_is_bounded_and_next_continues() {
     let mut world = World::new(1, 10);
-    world.state.step_work_max = ROLE_WORK_MIN;
+    world.state.limits.step_work = ROLE_WORK_MIN;
     for number in 0..200 {
         submit(&mut world, too_large(&format!("a{number:03}")));
     }
@@ -390,12 +390,12 @@ fn step_is_bounded_and_next_continues() {
 #[test]
 fn higher_priority_precedes_an_interrupted_backlog() {
     let mut world = World::new(1, 10);
-    world.state.step_work_max = ROLE_WORK_MIN;
+    world.state.limits.step_work = ROLE_WORK_MIN;
     for number in 0..200 {
         submit(&mut world, too_large(&format!("a{number:03}")));
     }
     launch(&mut world);
-    assert!(world.state.resume.contains_key("r"));
+    assert!(world.state.turns.get("r").is_some());
     // The fitting jobs of the backlog are behind it, in the order of names and by priority.
     let mut backlog = service(40, 1, 1);
     backlog.name = "b".to_owned();
@@ -406,15 +406,15 @@ fn higher_priority_precedes_an_interrupted_backlog() {
     submit(&mut world, urgent);
     launch(&mut world);
     assert_eq!((world.alive("web"), world.alive("b")), (1, 0));
-    let next = world.state.resume["r"].clone();
+    let next = world.state.turns.get("r").cloned().expect("a job");
     launch(&mut world);
-    assert_ne!(world.state.resume.get("r"), Some(&next));
+    assert_ne!(world.state.turns.get("r"), Some(&next));
 }
 
 #[test]
 fn gang_keeps_offers_across_short_steps() {
     let mut world = World::new(1, 10);
-    world.state.step_work_max = ROLE_WORK_MIN;
+    world.state.limits.step_work = ROLE_WORK_MIN;
     let mut large = gang("gang", 30);
     large.task.requests.insert("cpus".to_owned(), 2.0);
     submit(&mut world, large);
@@ -427,8 +427,13 @@ fn gang_keeps_offers_across_short_steps() {
         while world.deliver() {}
         world.pass_durably(Duration::from_millis(100));
     }
-    assert!(world.state.collector.is_some());
-    let kept: Vec<_> = world.state.offers.keys().cloned().collect();
+    assert!(world.state.gangs.collecting().is_some());
+    let kept: Vec<_> = world
+        .state
+        .offers
+        .free()
+        .map(|offer| offer.id.clone())
+        .collect();
     assert_eq!(kept.len(), 10);
     // Offers that the gang cannot use end the work of a step.
     for _ in 0..10 {
@@ -436,21 +441,21 @@ fn gang_keeps_offers_across_short_steps() {
     }
     world.make_offers();
     while world.deliver() {}
-    assert!(world.state.resume.contains_key("r"));
+    assert!(world.state.turns.get("r").is_some());
     for _ in 0..20 {
         world.pass_durably(Duration::from_millis(100));
         world.sync();
         for id in &kept {
-            assert!(world.state.offers.contains_key(id), "{id} is still kept");
+            assert!(world.state.offers.contains(id), "{id} is still kept");
         }
     }
-    assert!(world.state.collector.is_some());
+    assert!(world.state.gangs.collecting().is_some());
 }
 
 #[test]
 fn compiled_patterns_are_charged_to_role() {
     let mut world = World::new(1, 2);
-    world.state.spec_bytes_max = 64 << 20;
+    world.state.limits.spec_bytes = 64 << 20;
     let with_patterns = |name: &str, role: &str, count: usize| {
         let pattern =
             |at: usize| Pattern::parse(&format!(r"\w{{10}}{name}{at}")).expect("a pattern");
@@ -474,7 +479,7 @@ fn compiled_patterns_are_charged_to_role() {
         );
         assert!(answer(&mut world, with_patterns("c", "other", 2)).is_ok());
         world.crash();
-        world.state.spec_bytes_max = 64 << 20;
+        world.state.limits.spec_bytes = 64 << 20;
     }
 }
 
@@ -519,18 +524,18 @@ fn holding_gang_waits_for_new_offers() {
         while world.deliver() {}
         world.pass_durably(Duration::from_millis(100));
     }
-    assert!(world.state.collector.is_some());
-    let held = world.state.offers.len();
+    assert!(world.state.gangs.collecting().is_some());
+    let held = world.state.offers.free().count();
     TAKEN.set(0);
     world.pass_durably(Duration::from_secs(10));
-    assert_eq!((TAKEN.get(), world.state.offers.len()), (0, held));
+    assert_eq!((TAKEN.get(), world.state.offers.free().count()), (0, held));
 }
 
 #[test]
 fn new_job_leaves_room_to_dependency() {
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
-    world.state.jobs_max = 4;
+    world.state.limits.jobs = 4;
     for name in ["b0", "b1"] {
         submit(&mut world, batch(name, 1));
         world.calm(10, None);
@@ -549,7 +554,7 @@ fn new_job_leaves_room_to_dependency() {
 fn old_batches_make_room_for_new() {
     let mut world = World::new(1, 3);
     world.success_in_ten = 10;
-    world.state.jobs_max = 20;
+    world.state.limits.jobs = 20;
     let complete = |world: &mut World, number: u32| {
         submit(world, batch(&format!("b{number}"), 1));
         world.calm(10, None);
@@ -567,10 +572,10 @@ fn old_batches_make_room_for_new() {
     assert!(refused.to_string().contains("may have 10"), "{refused}");
     world.stand_still(Duration::from_secs(25 * 3600));
     // No job is forgotten if all old jobs would not make enough room.
-    world.state.jobs_max = 2;
+    world.state.limits.jobs = 2;
     assert!(answer(&mut world, another()).is_err());
     assert_eq!(world.state.jobs.len(), 10);
-    world.state.jobs_max = 20;
+    world.state.limits.jobs = 20;
     assert!(answer(&mut world, another()).is_ok());
     // The oldest job that no other job starts after is gone.
     assert!(world.state.job("b1").is_none());

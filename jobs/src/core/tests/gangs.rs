@@ -253,7 +253,7 @@ fn oversized_gang_requests_no_offers() {
         submit(&mut world, spec);
         launch(&mut world);
         let job = &world.state.jobs[&name];
-        assert_eq!(job.demand(world.state.clock.at), 0);
+        assert_eq!(job.demand(world.state.clock.at()), 0);
         let why = world.state.job(&name).expect("a job").why;
         assert!(why.contains("a gang has 20000 tasks at most"), "{why}");
     }
@@ -285,7 +285,7 @@ fn unplaceable_gangs_block_no_other_role() {
         world.pass(Duration::from_secs(1));
         seconds += 1;
         // Twice the time for which each gang holds offers.
-        assert!(seconds < 45, "{:?}", world.state.collector);
+        assert!(seconds < 45, "{:?}", world.state.gangs);
     }
     assert_eq!(world.alive("z"), 2 * SLOTS as usize);
 }
@@ -305,7 +305,13 @@ fn starved_role_delays_no_other() {
         world.offer_in(role, agent, SLOTS);
         while world.deliver() {}
     }
-    let collector = |world: &World| world.state.collector.as_ref().map(|one| one.job.clone());
+    let collector = |world: &World| {
+        world
+            .state
+            .gangs
+            .collecting()
+            .map(|(job, _)| job.to_owned())
+    };
     assert_eq!(collector(&world).as_deref(), Some("c"));
     let mut seconds = 0;
     while collector(&world).as_deref() != Some("b") {
@@ -314,7 +320,7 @@ fn starved_role_delays_no_other() {
         while world.deliver() {}
         seconds += 1;
         // The time for which the first gang holds offers, and then for which the second is waited for.
-        assert!(seconds < 40, "{:?}", world.state.collector);
+        assert!(seconds < 40, "{:?}", world.state.gangs);
     }
     assert!(seconds > 30, "{seconds}");
 }
@@ -346,7 +352,7 @@ fn gangs_without_fit_delay_no_role() {
         world.pass(Duration::from_secs(1));
         seconds += 1;
         // Twice the time for which the gang holds offers.
-        assert!(seconds < 60, "{:?}", world.state.collector);
+        assert!(seconds < 60, "{:?}", world.state.gangs);
     }
 }
 
@@ -364,7 +370,7 @@ fn gang_returns_offer_to_other_tenant() {
     world.offer("a0", SLOTS);
     world.offer("a1", SLOTS - 1);
     while world.deliver() {}
-    assert!(world.state.collector.is_some());
+    assert!(world.state.gangs.collecting().is_some());
     let all = 2 * SLOTS - 1;
     assert_eq!(world.offered(), all);
     let small = |name: &str, role: &str| JobSpec {
@@ -383,7 +389,7 @@ fn gang_returns_offer_to_other_tenant() {
     while world.deliver() {}
     world.sync();
     assert_eq!(world.alive("other"), 1);
-    assert!(world.state.collector.is_some());
+    assert!(world.state.gangs.collecting().is_some());
 }
 
 /// The master gives each offer back to the gang, as it does for a role with a guarantee.

@@ -609,7 +609,7 @@ fn unplaceable_gang_holds_more_rarely() {
     let mut held = 0;
     for _ in 0..2_000 {
         world.calm(1, None);
-        held += u32::from(world.state.collector.is_some());
+        held += u32::from(world.state.gangs.collecting().is_some());
     }
     // The gang holds offers for 20 s at a time, with pauses of 20 s, 40 s, 80 s and so on.
     assert!((100..300).contains(&held), "{held} s of 2000 s");
@@ -624,7 +624,7 @@ fn gang_holds_offers_ten_minutes_maximum() {
     });
     submit(&mut world, spec);
     world.calm(590, None);
-    assert!(world.state.collector.is_some());
+    assert!(world.state.gangs.collecting().is_some());
     world.calm(20, None);
-    assert!(world.state.collector.is_none());
+    assert!(world.state.gangs.collecting().is_none());
 }

@@ -180,7 +180,7 @@ fn bounds_of_role_include_nested_roles() {
     assert!(submit_named(&mut world, sized("b", 600_000), None).is_ok());
     // The limit also applies to the number of jobs: ten here.
     let mut world = World::new(1, 0);
-    world.state.jobs_max = 10;
+    world.state.limits.jobs = 10;
     for number in 0..5 {
         let role = format!("a/{number}");
         assert!(

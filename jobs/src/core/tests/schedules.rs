@@ -1,9 +1,9 @@
 //! Schedules: each time runs once, whatever happens to the clock and the scheduler.
 
 use super::*;
+use crate::core::clock::CATCHING_UP;
 use crate::core::dealt::Dealt;
 use crate::core::runs::{ANSWERS_WITHIN, TIMES_MAX};
-use crate::core::state::CATCHING_UP;
 
 #[test]
 fn schedule_fires_once_per_time() {
@@ -494,7 +494,7 @@ fn refused_submission_keeps_schedule_stopped() {
     let (name, purge) = ("nightly".to_owned(), false);
     world.request(Request::Stop { name, purge });
     world.calm(60, None);
-    world.state.spec_bytes_max = 900_000;
+    world.state.limits.spec_bytes = 900_000;
     let seen = |world: &World| {
         let job = &world.state.jobs["nightly"];
         let told = job.events.clone();
@@ -560,7 +560,7 @@ fn missed_schedules_run_once_in_steps() {
     }
     for (name, job) in &world.state.jobs {
         assert_eq!(job.record.next_run, 2, "{name}");
-        assert!(world.state.clock.unix - job.record.last_due < Duration::from_secs(60));
+        assert!(world.state.clock.unix() - job.record.last_due < Duration::from_secs(60));
         let missed = job.events.iter().filter(|one| one.text.contains("missed"));
         let missed: Vec<_> = missed.map(|one| &*one.text).collect();
         let text = "at least 100 runs were missed: the scheduler was away";
@@ -590,6 +590,6 @@ fn huge_clock_jump_costs_little() {
     let told = last(&world).expect("it is told");
     assert!(told.starts_with("at least 100 runs"), "{told}");
     let last_due = world.state.jobs["nightly"].record.last_due;
-    let since = world.state.clock.unix - last_due;
+    let since = world.state.clock.unix() - last_due;
     assert!(since > Duration::from_secs(30) && since < Duration::from_secs(60));
 }

@@ -121,7 +121,7 @@ fn large_inline_versions_are_moved() {
 #[test]
 fn specification_bytes_leave_each_role_room() {
     let mut world = World::new(1, 2);
-    world.state.spec_bytes_max = 1_000_000;
+    world.state.limits.spec_bytes = 1_000_000;
     let answer = |world: &mut World, request| -> Result<u64, Refusal> {
         let id = world.request(request);
         world.sync();
@@ -158,7 +158,7 @@ fn specification_bytes_leave_each_role_room() {
     assert!(answer(&mut world, scale).is_ok());
     assert!(answer(&mut world, named("other", 0, "a")).is_ok());
     world.crash();
-    world.state.spec_bytes_max = 1_000_000;
+    world.state.limits.spec_bytes = 1_000_000;
     assert!(answer(&mut world, named("r", 4, "a")).is_err());
     world.request(Request::Stop {
         name: "r3".to_owned(),
@@ -172,7 +172,7 @@ fn specification_bytes_leave_each_role_room() {
 fn old_complete_job_frees_its_bytes() {
     let mut world = World::new(1, 2);
     world.success_in_ten = 10;
-    world.state.spec_bytes_max = 1_000_000;
+    world.state.limits.spec_bytes = 1_000_000;
     let array = |number: u32, bytes: usize| JobSpec {
         name: format!("array{number}"),
         ..changed(&batch("array", 1), &"a".repeat(bytes))

@@ -593,7 +593,7 @@ fn oversized_volume_instances_delay_no_others() {
         let agent = volume.record.agent_id.clone();
         world.add_resources(&agent, &more);
     }
-    world.state.step_work_max = ROLE_WORK_MIN;
+    world.state.limits.step_work = ROLE_WORK_MIN;
     submit(&mut world, sized(5.0));
     world.calm(10, None);
     assert_eq!(world.alive("web"), 10);

@@ -626,10 +626,9 @@ impl World {
 
     /// Checks the invariants that hold after every step.
     pub(super) fn check(&self) {
-        self.state.jobs.check_demand(self.state.clock.at);
-        let free = self.state.offers.values().filter(|held| !held.is_committed);
+        self.state.jobs.check_demand(self.state.clock.at());
         assert!(
-            free.count() == 0 || self.state.collector.is_some(),
+            self.state.offers.free().count() == 0 || self.state.gangs.collecting().is_some(),
             "offers are kept for nobody"
         );
         for role in self.state.roles().intersection(&self.roles) {
