@@ -18,26 +18,24 @@ pub(super) fn update_of(spec: &JobSpec) -> Option<Update> {
     }
 }
 
-impl Job {
-    /// Whether a new specification of a service leaves running instances as they are: it differs only in size, in update
-    /// and restart settings, and in constraints that the instances meet.
-    pub(super) fn concerns_no_task(&self, spec: &JobSpec) -> bool {
-        let Some(present) = self.spec() else {
-            return false;
-        };
-        let (Kind::Service(_), Kind::Service(_)) = (&present.kind, &spec.kind) else {
-            return false;
-        };
-        let as_present = JobSpec {
-            kind: present.kind.clone(),
-            constraints: present.constraints.clone(),
-            ..spec.clone()
-        };
-        if !same_but_size(present, &as_present) {
-            return false;
-        }
-        let tasks = self.tasks.values().filter(|task| task.killing.is_none());
-        let placed: Vec<_> = tasks.map(placed_of).collect();
-        present.constraints == spec.constraints || placement::are_met(spec, &placed)
+/// Whether a new specification of a service leaves running instances as they are: it differs only in size, in update
+/// and restart settings, and in constraints that the instances meet.
+pub(super) fn concerns_no_task(job: &Job, spec: &JobSpec) -> bool {
+    let Some(present) = job.spec() else {
+        return false;
+    };
+    let (Kind::Service(_), Kind::Service(_)) = (&present.kind, &spec.kind) else {
+        return false;
+    };
+    let as_present = JobSpec {
+        kind: present.kind.clone(),
+        constraints: present.constraints.clone(),
+        ..spec.clone()
+    };
+    if !same_but_size(present, &as_present) {
+        return false;
     }
+    let tasks = job.tasks.values().filter(|task| task.killing.is_none());
+    let placed: Vec<_> = tasks.map(placed_of).collect();
+    present.constraints == spec.constraints || placement::are_met(spec, &placed)
 }

@@ -4,12 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::changes::update_of;
-use super::dealt::Dealt;
+use super::changes::{concerns_no_task, update_of};
+use super::dealt_times::Dealt;
 use super::input::{Accepted, Refusal, Request};
 use super::job::{Job, Progress, Run};
-use super::names::plain;
+use super::job_limits::find_jobs_to_forget;
+use super::names::{check_name, plain};
+use super::promotion::check_canaries;
 use super::records::{JobRecord, Key, Rollout, RunRecord, Stop, VersionRecord};
+use super::sizes::Sizes;
+use super::spread::never_moves;
 use super::state::State;
 use super::view::Authorities;
 use crate::spec::{GANG_MAX, JobSpec, Kind};
@@ -115,7 +119,7 @@ impl State {
         let has_run = !job.is_service() && job.active_runs().next().is_none();
         if let Some(present) = job.spec().cloned() {
             let is_same = *present == spec;
-            let (update, is_kept) = (update_of(&spec), job.concerns_no_task(&spec));
+            let (update, is_kept) = (update_of(&spec), concerns_no_task(job, &spec));
             if is_same || is_kept {
                 let (target, count) = (job.record.target, spec.count);
                 job.record.stop = None;
@@ -155,7 +159,7 @@ impl State {
     /// # Errors
     /// Returns why the specification is refused, even with enough room.
     pub(super) fn check_submission(&self, name: &str, spec: &JobSpec) -> Result<(), Refusal> {
-        self.check_name(name, &spec.role)?;
+        check_name(&self.jobs, name, &spec.role)?;
         self.check_no_purge(name)?;
         self.check_same_volume(name, spec)
             .map_err(Refusal::Conflict)?;
@@ -342,7 +346,7 @@ impl State {
             return Err(Refusal::Invalid(text));
         }
         let role = job.role().to_owned();
-        self.check_size(&self.sizes(), (name, &role), u64::from(count))?;
+        Sizes::count(&self.jobs).check(&self.jobs, (name, &role), u64::from(count))?;
         let job = self.job_mut(name)?;
         set_count(job, count, at);
         self.save(name);
@@ -380,6 +384,69 @@ impl State {
         Ok(name.to_owned())
     }
 
+    /// Promotes healthy canaries, so that the update continues.
+    fn promote(&mut self, name: &str) -> Result<String, Refusal> {
+        let at = self.clock.at();
+        let job = self.job_mut(name)?;
+        check_canaries(job, at)?;
+        if let Some(rollout) = &mut job.record.rollout {
+            rollout.promoted = true;
+        }
+        job.progress.at = at;
+        self.save(name);
+        self.event(name, None, "canaries promoted");
+        Ok(name.to_owned())
+    }
+
+    /// Begins to move instances from fuller values to emptier ones, as far as known agents have room.
+    fn rebalance(&mut self, name: &str) -> Result<String, Refusal> {
+        let at = self.clock.at();
+        let unknown = || Refusal::NotFound(plain(name).to_owned());
+        let job = self.jobs.get(name).ok_or_else(unknown)?;
+        let spec = job.spec().ok_or_else(unknown)?;
+        let refused = |text: &str| Err(Refusal::Conflict(format!("{:?} {text}", plain(name))));
+        if let Some(text) = never_moves(spec) {
+            return refused(text);
+        }
+        if job.record.stop.is_some() || job.record.rollout.is_some() {
+            return refused("is being stopped or updated: rebalance it once it is healthy");
+        }
+        let moving = self.spreads.to_move(job, spec);
+        let text = match moving.len() {
+            0 => "to be rebalanced: its instances are as even as the known agents allow".to_owned(),
+            1 => "to be rebalanced: 1 instance moves".to_owned(),
+            many => format!("to be rebalanced: {many} instances move"),
+        };
+        if let Some(job) = self.jobs.get_mut(name) {
+            job.record.moving = moving;
+            job.progress.at = at;
+        }
+        self.save(name);
+        self.event(name, None, text);
+        Ok(name.to_owned())
+    }
+
+    /// Requests the offers of a role for a moment, for a plan; returns the number of the last earlier offer.
+    fn look_for_offers(&mut self, role: &str) -> u64 {
+        let last = self.seen.last();
+        if self.connection.is_open() && self.roles.look_for(self.clock.at(), role) {
+            let held = &self.offers;
+            self.seen.forget_answered(role, |id| held.contains(id));
+        }
+        last
+    }
+
+    /// Makes room for a job, or for a new version: forgets complete batches of its role if necessary.
+    fn make_room(&mut self, name: &str, spec: &JobSpec) -> Result<(), Refusal> {
+        let all = (&self.jobs, self.limits);
+        for name in find_jobs_to_forget(all, &self.clock, (name, spec))? {
+            let text = "forgotten: it is complete, and another job needs its room";
+            self.event(&name, None, text);
+            self.purge(&name);
+        }
+        Ok(())
+    }
+
     fn restart(&mut self, name: &str, submitter: Option<String>) -> Result<String, Refusal> {
         self.check_no_purge(name)?;
         let job = self.job_mut(name)?;
@@ -388,7 +455,11 @@ impl State {
         };
         let is_running = job.is_cron() && job.active_runs().next().is_some();
         match is_running {
-            true => self.check_size(&self.sizes(), (name, &spec.role), u64::from(spec.count))?,
+            true => Sizes::count(&self.jobs).check(
+                &self.jobs,
+                (name, &spec.role),
+                u64::from(spec.count),
+            )?,
             false => self.check_count(name, &spec)?,
         }
         self.make_room(name, &spec)?;
@@ -427,7 +498,7 @@ impl State {
         let count = count.map(|spec| spec.count);
         if let Some(spec) = job.spec_of(version) {
             let spec = Arc::new(with_count(spec, count.unwrap_or(spec.count)));
-            self.check_name(name, &spec.role)?;
+            check_name(&self.jobs, name, &spec.role)?;
             self.check_same_volume(name, &spec)
                 .map_err(Refusal::Conflict)?;
             self.check_count(name, &spec)?;
@@ -447,7 +518,7 @@ impl State {
         match &spec.kind {
             Kind::Service(_) | Kind::Batch(_) => {
                 let job = (name, &*spec.role);
-                self.check_size(&self.sizes(), job, u64::from(spec.count))
+                Sizes::count(&self.jobs).check(&self.jobs, job, u64::from(spec.count))
             }
             Kind::Cron(_) => Ok(()),
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::placement::Offer;
 
-/// The present stream to the master, or the time since when there is none.
+/// The present stream to the master, or the time at which the last stream was lost.
 #[derive(Debug)]
 pub(super) struct Connection {
     is_open: bool,

@@ -1,6 +1,7 @@
 //! Executes the decisions for each job, at present and when time passes.
 
 use super::job::{Job, KillReason, Progress};
+use super::names::{check_name, job_before};
 use super::records::{FailedUpdate, Rollout};
 use super::runs::Firing;
 use super::service::{self, Plan};
@@ -176,7 +177,7 @@ impl State {
     /// Returns the reason why a job must not go back by itself to a version, if there is a reason.
     fn may_not_return(&self, name: &str, version: u64) -> Option<String> {
         let record = self.jobs.get(name)?.record.versions.get(&version)?;
-        if let Err(refusal) = self.check_name(name, &record.spec.role) {
+        if let Err(refusal) = check_name(&self.jobs, name, &record.spec.role) {
             return Some(refusal.to_string());
         }
         // No client requests the rollback: the job goes back with the present rights of its submitter.
@@ -231,7 +232,7 @@ impl State {
             return true;
         };
         spec.after.iter().all(|other| {
-            let other = self.job_before(spec, other);
+            let other = job_before(&self.jobs, spec, other);
             other.is_some_and(|other| other.is_satisfied(self.clock.at()))
         })
     }

@@ -10,9 +10,6 @@ use super::records::RunRecord;
 use super::runs::is_gang_too_large;
 use crate::spec::GANG_MAX;
 
-#[cfg(test)]
-use super::job::COUNTED;
-
 impl Job {
     /// Returns the number of missing tasks that could start now. For a batch, all waiting tasks count as soon as one of
     /// them could start.
@@ -27,7 +24,7 @@ impl Job {
 
     fn demand_of(&self, at: Duration, is_counted: &dyn Fn(u64) -> bool) -> usize {
         #[cfg(test)]
-        COUNTED.set(COUNTED.get() + 1);
+        super::job::COUNTED.set(super::job::COUNTED.get() + 1);
         if self.record.stop.is_some() {
             return 0;
         }

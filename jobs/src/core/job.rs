@@ -8,12 +8,13 @@ use meseta_proto::mesos::v1::TaskState;
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
-use super::input::{Event, Refusal};
+use super::commands::{VERSIONS_MAX, kept_versions};
+use super::input::{Event, Record, Refusal};
 use super::names::plain;
-use super::records::{JobRecord, Key, Outcome, RunRecord, Slot, TaskRecord};
+use super::records::{JobRecord, Key, Outcome, RunRecord, Slot, TaskRecord, VersionRecord};
 use super::task_name::TaskName;
 use super::tasks::Tasks;
-use super::versions::Written;
+use super::versions::WrittenVersions;
 use super::volume::Volume;
 use super::waiting::Waiting;
 use crate::spec::{Batch, JobSpec, Kind};
@@ -40,7 +41,7 @@ pub(super) struct Job {
     pub(super) name: String,
     pub(super) record: JobRecord,
     /// The parts of each version that are written.
-    pub(super) written: BTreeMap<u64, Written>,
+    written: WrittenVersions,
     pub(super) runs: BTreeMap<u64, Run>,
     /// The tasks that are not known to have ended, by task id.
     pub(super) tasks: Tasks,
@@ -313,7 +314,7 @@ impl Job {
         Self {
             name: name.to_owned(),
             record,
-            written: BTreeMap::new(),
+            written: WrittenVersions::default(),
             runs: BTreeMap::new(),
             tasks: Tasks::default(),
             volumes: BTreeMap::new(),
@@ -328,8 +329,37 @@ impl Job {
         }
     }
 
-    pub(super) fn key(&self) -> Key {
-        Key::Job(self.name.clone())
+    /// Adds a version that was stored under its own key.
+    pub(super) fn restore_version(&mut self, number: u64, version: VersionRecord) {
+        let size = self.record.sizes.remove(&number);
+        let version = self.written.restore(number, version, size);
+        self.record.versions.insert(number, version);
+    }
+
+    /// Measures the versions that were stored in the job's own record.
+    pub(super) fn restore_inline(&mut self) {
+        self.written.restore_inline(&self.record.versions);
+    }
+
+    /// Returns the records that make the job's present state durable.
+    pub(super) fn records(&mut self) -> Vec<Record> {
+        self.written.records(&self.name, &self.record)
+    }
+
+    /// Returns the records that delete the job.
+    pub(super) fn deletions(&self) -> Vec<Record> {
+        self.written.deletions(&self.name)
+    }
+
+    /// Returns the stored bytes of the job's specifications.
+    pub(super) fn spec_bytes(&self) -> usize {
+        self.written.bytes()
+    }
+
+    /// Returns the bytes of the versions that a new one removes.
+    pub(super) fn bytes_to_go(&self) -> usize {
+        let kept = kept_versions(self, VERSIONS_MAX - 1);
+        self.written.bytes_without(&kept)
     }
 
     /// Returns the specification of a version, or of the target if the version is forgotten.

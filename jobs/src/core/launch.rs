@@ -10,18 +10,19 @@ use std::time::Duration;
 use meseta_resources::Resources;
 use prost::Message as _;
 
+use super::discovery::addresses_after;
 use super::gangs::Tried;
 use super::give_way;
 use super::input::{Accept, Effect, Launch, RefusedAccept};
 use super::job::{Phase, Task, Wanted, WantedGroup};
+use super::offer_pool::{FRAMING_BYTES, Pool, Work};
 use super::outbox::Deferred;
-use super::pool::{FRAMING_BYTES, Pool, Work};
 use super::records::{Key, TaskRecord};
 use super::roles::top_of;
 use super::spread::REFUSE_MEANWHILE;
 use super::state::State;
 use super::task_name::TaskName;
-use crate::placement::{self, Offer, Placed, Placement};
+use crate::placement::{self, Offer, Placed, Placement, SpreadValues};
 use crate::spec::JobSpec;
 use crate::task_info::{Instance, task_info};
 
@@ -60,7 +61,9 @@ impl State {
             let work = of_tree / trees.get(top_of(&role)).copied().unwrap_or(1);
             self.answer_role(&role, offers, Work::new(work.max(ROLE_WORK_MIN)));
         }
-        self.end_spread_waits();
+        for role in self.spreads.end_waits(self.clock.at(), &self.jobs) {
+            self.roles.wants_all(&role);
+        }
     }
 
     fn answer_role(&mut self, role: &str, offers: Vec<Offer>, work: Work) {
@@ -237,6 +240,34 @@ impl State {
         }
     }
 
+    /// Returns the values of agents that are not among the offers and have room, and for which a job still waits.
+    pub(super) fn unoffered(
+        &mut self,
+        name: &str,
+        spec: &JobSpec,
+        placed: &[Placed],
+        offers: &[Offer],
+    ) -> BTreeSet<SpreadValues> {
+        // An instance that moves stays where it is until it finds a better agent.
+        let job = self.jobs.get(name);
+        let is_moving = job.is_some_and(|job| !job.record.moving.is_empty());
+        let (at, job) = (self.clock.at(), (name, is_moving));
+        self.spreads.unoffered(at, job, spec, placed, offers)
+    }
+
+    /// Notes the values for which a job waits from now on, and whether the job has placed tasks.
+    pub(super) fn note_spread(
+        &mut self,
+        (name, role): (&str, &str),
+        has_placed: bool,
+        awaited: BTreeSet<SpreadValues>,
+    ) {
+        let at = self.clock.at();
+        if self.spreads.note(at, name, has_placed, awaited) {
+            self.roles.wants_all(role);
+        }
+    }
+
     fn place_group(&mut self, name: &str, group: &WantedGroup, pool: &mut Pool) {
         let wanted = &group.tasks;
         let Some(job) = self.jobs.get(name) else {
@@ -265,7 +296,7 @@ impl State {
         pool.work
             .placed(&spec, tasks, placed.len(), open + unoffered.len());
         if spec.is_spread() {
-            pool.work.spend(self.agents.len());
+            pool.work.spend(self.spreads.agent_count());
             pool.is_held_out |= !spread.awaited.is_empty();
             self.note_spread((name, &spec.role), tasks > 0, spread.awaited);
         }
@@ -289,7 +320,7 @@ impl State {
         let launchable = Launchable {
             name,
             spec,
-            addresses: self.addresses_after(spec),
+            addresses: addresses_after(&self.jobs, self.clock.at(), spec),
         };
         for placement in &placements {
             pool.charge(placement.offer, bytes);

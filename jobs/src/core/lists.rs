@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 
-use super::discovery::Discovered;
+use super::discovery::{Discovered, discovered};
 use super::job::Job;
 use super::quotas::Quotas;
 use super::state::State;
@@ -105,8 +105,8 @@ impl State {
     #[must_use]
     pub fn tally_behind(&self, name: Option<&str>) -> (Tally, Option<String>) {
         let (mut tally, mut last) = (Tally::default(), None);
-        if name.is_none() && !self.releasing.is_empty() {
-            tally.volumes.insert(RELEASING, self.releasing.len());
+        if name.is_none() && !self.released.is_empty() {
+            tally.volumes.insert(RELEASING, self.released.len());
         }
         for job in self.part_behind(name) {
             *tally.jobs.entry(self.state_of(job)).or_default() += 1;
@@ -154,7 +154,7 @@ impl State {
             })
         });
         let releasing = self
-            .releasing
+            .released
             .range::<str, _>((releasing_from, Bound::Unbounded));
         let releasing = releasing.map(|(_, volume)| view_of(volume, RELEASING));
         kept.chain(releasing).take(most).collect()
@@ -168,7 +168,7 @@ impl State {
             let (_, first) = job.volumes.first_key_value()?;
             Some((&*first.record.role, job.volumes.len()))
         });
-        let releasing = self.releasing.values();
+        let releasing = self.released.values();
         let releasing = releasing.map(|volume| (&*volume.record.role, 1));
         sums(of_jobs.chain(releasing))
     }
@@ -189,7 +189,7 @@ impl State {
         });
         let (mut found, mut looked, mut last) = (Vec::new(), 0, None);
         for (job, id, task) in tasks.take(most) {
-            found.extend(self.discovered(job, id, task));
+            found.extend(discovered(self.clock.at(), job, id, task));
             (looked, last) = (looked + 1, Some((job, id)));
         }
         let last = last.filter(|_| looked == most);

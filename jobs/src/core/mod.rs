@@ -1,17 +1,20 @@
 //! The core of the scheduler: one synchronous state machine from inputs to effects.
 //!
-//! Entered through [`State::step`].
+//! Entered through [`State::step`] in [`state`], which hands each input to the owners and carries out the consequences.
 //! - [`input`]: inputs and effects; [`records`]: the durable state; [`versions`]: the specifications, which can be large.
-//! - [`commands`]: requests of clients, limited by [`room`]; [`names`]: names of jobs, unique in a role; [`changes`]:
-//!   changes that concern running instances.
-//! - [`updates`]: status updates of tasks; [`failure`]: one failure as a line; [`kills`]: the order of kills.
-//! - [`runs`]: the start and end of batches; [`waiting`]: their waiting indexes; [`dealt`]: the times of a schedule that
-//!   are dealt with.
+//! - Owners of state: [`jobs`] with the [`offer_demand`] of all jobs; [`released_volumes`]; [`connection`] to the master;
+//!   [`clock`]; [`roles`] whose offers the framework requests; [`open_offers`] and [`seen_offers`]; [`gangs`] that keep
+//!   offers back, and [`give_way`]: offers that a gang gives back for jobs of other tenants; [`spread`]: agents that are
+//!   not offered; [`kills`]: their order; [`next_ports`] of each agent; [`outbox`]: effects that wait for a write;
+//!   [`totals`]: counters.
+//! - [`commands`]: requests of clients, limited by [`job_limits`] and [`sizes`]; [`names`]: names of jobs, unique in a
+//!   role; [`changes`]: changes that concern running instances.
+//! - [`updates`]: status updates of tasks; [`failure`]: one failure as a line.
+//! - [`runs`]: the start and end of batches; [`waiting`]: their waiting indexes; [`dealt_times`]: the times of a schedule
+//!   that are dealt with.
 //! - [`service`]: the plan of a service; [`decide`]: its execution; [`promotion`]: canaries.
-//! - [`demand`]: the tasks of a job that want offers; [`offer_demand`]: those of all [`jobs`]; [`roles`]: the roles whose offers the framework requests; [`launch`]: answers
-//!   to offers out of a [`pool`], with the [`next_ports`] of each agent; [`spread`]: agents that are not offered;
-//!   [`give_way`]: offers that a gang gives back for jobs of other tenants.
-//! - [`seen_offers`]: remembered offers for a [`plan`]; [`why_not`] and [`quotas`]: the reasons why a job waits.
+//! - [`demand`]: the tasks of a job that want offers; [`launch`]: answers to offers out of an [`offer_pool`].
+//! - [`why_not`], [`quotas`] and [`plan`]: the reasons why a job waits, and the room for a new one.
 //! - [`view`]: jobs for readers; [`lists`]: all jobs, one page at a time; [`tasks`]: the tasks of a job in two orders;
 //!   [`discovery`]: their addresses.
 //! - [`volume`]: a volume of an instance; [`volumes`]: placement on volumes; [`volume_operations`]: operations on their
@@ -24,7 +27,7 @@ mod changes;
 mod clock;
 mod commands;
 mod connection;
-mod dealt;
+mod dealt_times;
 mod decide;
 mod demand;
 mod discovery;
@@ -33,6 +36,7 @@ mod gangs;
 mod give_way;
 mod input;
 mod job;
+mod job_limits;
 mod jobs;
 mod kills;
 mod launch;
@@ -40,15 +44,15 @@ mod lists;
 mod names;
 mod next_ports;
 mod offer_demand;
+mod offer_pool;
 mod open_offers;
 mod outbox;
 mod plan;
-mod pool;
 mod promotion;
 mod quotas;
 mod records;
+mod released_volumes;
 mod roles;
-mod room;
 mod runs;
 mod seen_offers;
 mod service;

@@ -9,9 +9,9 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::input::Refusal;
+use super::input::{Record, Refusal};
 use super::job::Job;
-use super::state::State;
+use super::jobs::Jobs;
 use crate::spec::JobSpec;
 
 /// Separates the name from the role in a key.
@@ -91,118 +91,115 @@ fn key_of(role: &str, name: &str) -> Result<String, Refusal> {
     Ok(key)
 }
 
-impl State {
-    /// Returns the jobs of this name, each in its own role.
-    fn of_name<'a>(&'a self, name: &str) -> impl Iterator<Item = (&'a str, &'a Job)> {
-        let marked = |mark: char| {
-            // The end lies behind all keys that begin with the name and the mark.
-            let end = char::from_u32(u32::from(mark) + 1).unwrap_or(char::MAX);
-            self.jobs
-                .range(format!("{name}{mark}")..format!("{name}{end}"))
-        };
-        let alone = self.jobs.get_key_value(name);
-        let all = alone.into_iter();
-        let all = all.chain(marked(ROLE_MARK)).chain(marked(NUMBER_MARK));
-        all.map(|(key, job)| (key.as_str(), job))
-    }
+/// Returns the jobs of this name, each in its own role.
+fn jobs_of_name<'a>(jobs: &'a Jobs, name: &str) -> impl Iterator<Item = (&'a str, &'a Job)> {
+    let marked = |mark: char| {
+        // The end lies behind all keys that begin with the name and the mark.
+        let end = char::from_u32(u32::from(mark) + 1).unwrap_or(char::MAX);
+        jobs.range(format!("{name}{mark}")..format!("{name}{end}"))
+    };
+    let alone = jobs.get_key_value(name);
+    let all = alone.into_iter();
+    let all = all.chain(marked(ROLE_MARK)).chain(marked(NUMBER_MARK));
+    all.map(|(key, job)| (key.as_str(), job))
+}
 
-    /// Names of jobs with their roles. The role decides whether a reader may see the job.
-    #[must_use]
-    pub fn jobs_named(&self, name: &str) -> Vec<NamedJob> {
-        let named = self.of_name(name).map(|(key, job)| NamedJob {
-            key: key.to_owned(),
-            role: job.role().to_owned(),
-        });
-        named.collect()
-    }
+/// Returns the keys of the jobs of this name, with their roles.
+pub(super) fn jobs_named(jobs: &Jobs, name: &str) -> Vec<NamedJob> {
+    let named = jobs_of_name(jobs, name).map(|(key, job)| NamedJob {
+        key: key.to_owned(),
+        role: job.role().to_owned(),
+    });
+    named.collect()
+}
 
-    /// Returns the key of the job of this name in a role.
-    #[must_use]
-    pub fn key_in(&self, role: &str, name: &str) -> Option<&str> {
-        let mut named = self.of_name(name);
-        named.find_map(|(key, job)| (job.role() == role).then_some(key))
-    }
+/// Returns the key of the job of this name in a role.
+pub(super) fn key_in<'a>(jobs: &'a Jobs, role: &str, name: &str) -> Option<&'a str> {
+    let mut named = jobs_of_name(jobs, name);
+    named.find_map(|(key, job)| (job.role() == role).then_some(key))
+}
 
-    /// Returns the key of the submitted job: of the job in its role, else of the job that the submission moves from another
-    /// role, else a new one.
-    ///
-    /// # Errors
-    ///
-    /// The role is too long for a new key.
-    pub fn key_for(&self, spec: &JobSpec, moves_from: Option<&str>) -> Result<String, Refusal> {
-        let present = self.key_in(&spec.role, &spec.name);
-        let moved = || self.key_in(moves_from?, &spec.name);
-        if let Some(present) = present.or_else(moved) {
-            return Ok(present.to_owned());
-        }
-        let key = key_of(&spec.role, &spec.name)?;
-        // A job that has moved, or was stored before names had roles, may have the key.
-        let numbered = (2..).map(|number: u32| format!("{key}{NUMBER_MARK}{number}"));
-        let mut keys = std::iter::once(key.clone()).chain(numbered);
-        let free = keys.find(|key| !self.jobs.contains_key(key));
-        Ok(free.unwrap_or(key))
+/// Returns the key of the submitted job: see [`State::key_for`](super::State::key_for).
+pub(super) fn key_for(
+    jobs: &Jobs,
+    spec: &JobSpec,
+    moves_from: Option<&str>,
+) -> Result<String, Refusal> {
+    let present = key_in(jobs, &spec.role, &spec.name);
+    let moved = || key_in(jobs, moves_from?, &spec.name);
+    if let Some(present) = present.or_else(moved) {
+        return Ok(present.to_owned());
     }
+    let key = key_of(&spec.role, &spec.name)?;
+    // A job that has moved, or was stored before names had roles, may have the key.
+    let numbered = (2..).map(|number: u32| format!("{key}{NUMBER_MARK}{number}"));
+    let mut keys = std::iter::once(key.clone()).chain(numbered);
+    let free = keys.find(|key| !jobs.contains_key(key));
+    Ok(free.unwrap_or(key))
+}
 
-    /// # Errors
-    /// Fails if another job than the one with this key has the name in the role.
-    pub(super) fn check_name(&self, key: &str, role: &str) -> Result<(), Refusal> {
-        let name = plain(key);
-        match self.key_in(role, name) {
-            Some(other) if other != key => Err(Refusal::Conflict(format!(
-                "role {role:?} has another job {name:?} by now: stop it with purge first"
-            ))),
-            _ => Ok(()),
-        }
+/// # Errors
+/// Fails if another job than the one with this key has the name in the role.
+pub(super) fn check_name(jobs: &Jobs, key: &str, role: &str) -> Result<(), Refusal> {
+    let name = plain(key);
+    match key_in(jobs, role, name) {
+        Some(other) if other != key => Err(Refusal::Conflict(format!(
+            "role {role:?} has another job {name:?} by now: stop it with purge first"
+        ))),
+        _ => Ok(()),
     }
+}
 
-    /// Adds missing roles to the jobs in `after`, if a job is in another role: earlier, names were unique in the scheduler.
-    pub(super) fn name_in_roles(&mut self) {
-        let mut changes = Vec::new();
-        for (key, job) in &self.jobs {
-            let versions = job.record.versions.iter();
-            for (number, version) in versions.filter(|_| !job.record.is_named_in_role) {
-                let after: Vec<String> = version
-                    .spec
-                    .after
-                    .iter()
-                    .map(|name| self.qualified(&version.spec, name))
-                    .collect();
-                if after != version.spec.after {
-                    changes.push((key.clone(), *number, after));
-                }
+/// Adds missing roles to the jobs in `after`, if a job is in another role: earlier, names were unique in the scheduler.
+/// Returns the records of the changed jobs.
+pub(super) fn name_in_roles(jobs: &mut Jobs) -> Vec<Record> {
+    let mut changes = Vec::new();
+    for (key, job) in &*jobs {
+        let versions = job.record.versions.iter();
+        for (number, version) in versions.filter(|_| !job.record.is_named_in_role) {
+            let after: Vec<String> = version
+                .spec
+                .after
+                .iter()
+                .map(|name| with_role(jobs, &version.spec, name))
+                .collect();
+            if after != version.spec.after {
+                changes.push((key.clone(), *number, after));
             }
         }
-        for (key, number, after) in changes {
-            let job = self.jobs.get_mut(&key);
-            if let Some(version) = job.and_then(|job| job.record.versions.get_mut(&number)) {
-                version.spec = Arc::new(JobSpec {
-                    after,
-                    ..JobSpec::clone(&version.spec)
-                });
-            }
-        }
-        let jobs = self.jobs.values_mut();
-        for job in jobs.filter(|job| !job.record.is_named_in_role) {
-            job.record.is_named_in_role = true;
-            self.outbox.write_all(job.records());
+    }
+    for (key, number, after) in changes {
+        let job = jobs.get_mut(&key);
+        if let Some(version) = job.and_then(|job| job.record.versions.get_mut(&number)) {
+            version.spec = Arc::new(JobSpec {
+                after,
+                ..JobSpec::clone(&version.spec)
+            });
         }
     }
+    let mut records = Vec::new();
+    let all = jobs.values_mut();
+    for job in all.filter(|job| !job.record.is_named_in_role) {
+        job.record.is_named_in_role = true;
+        records.extend(job.records());
+    }
+    records
+}
 
-    /// Returns a name in `after` with its role, if the only job of the name is in another role.
-    fn qualified(&self, spec: &JobSpec, after: &str) -> String {
-        let mut named = self.of_name(after);
-        match (named.next(), named.next()) {
-            (Some((_, job)), None) if job.role() != spec.role => format!("{}/{after}", job.role()),
-            _ => after.to_owned(),
-        }
+/// Returns a name in `after` with its role, if the only job of the name is in another role.
+fn with_role(jobs: &Jobs, spec: &JobSpec, after: &str) -> String {
+    let mut named = jobs_of_name(jobs, after);
+    match (named.next(), named.next()) {
+        (Some((_, job)), None) if job.role() != spec.role => format!("{}/{after}", job.role()),
+        _ => after.to_owned(),
     }
+}
 
-    /// Returns the job that an entry of `after` names: without a role, a job of the same role.
-    pub(super) fn job_before(&self, spec: &JobSpec, after: &str) -> Option<&Job> {
-        let JobName { role, name } = JobName::read(after);
-        let key = self.key_in(role.as_deref().unwrap_or(&spec.role), &name)?;
-        self.jobs.get(key)
-    }
+/// Returns the job that an entry of `after` names: without a role, a job of the same role.
+pub(super) fn job_before<'a>(jobs: &'a Jobs, spec: &JobSpec, after: &str) -> Option<&'a Job> {
+    let JobName { role, name } = JobName::read(after);
+    let key = key_in(jobs, role.as_deref().unwrap_or(&spec.role), &name)?;
+    jobs.get(key)
 }
 
 #[cfg(test)]

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use meseta_resources::ResourceQuantities;
 use serde::Serialize;
 
+use super::changes::concerns_no_task;
 use super::job::{Job, Task};
 use super::launch::placed_of;
-use super::pool::{STEP_WORK_MAX, Work};
+use super::names::job_before;
+use super::offer_pool::{STEP_WORK_MAX, Work};
 use super::quotas::{Change, Limited, Quotas};
 use super::state::State;
 use super::task_name::TaskName;
@@ -202,7 +204,7 @@ impl State {
     ) -> impl Iterator<Item = (&'a str, &'a JobSpec)> {
         let job = self.jobs.get(name).filter(|_| spec.volume.is_none());
         job.into_iter().flat_map(|job| {
-            let kept = job.concerns_no_task(spec).then_some(job.record.target);
+            let kept = concerns_no_task(job, spec).then_some(job.record.target);
             let tasks = job.tasks.values();
             let replaced = tasks.filter(move |task| kept != Some(task.name.version));
             replaced.filter_map(|task| {
@@ -257,7 +259,7 @@ impl State {
     pub(super) fn waits_for(&self, key: &str, spec: &JobSpec) -> Option<String> {
         let is_satisfied = |job: &&Job| job.is_satisfied(self.clock.at());
         let before = spec.after.iter();
-        let before = before.map(|name| (name, self.job_before(spec, name)));
+        let before = before.map(|name| (name, job_before(&self.jobs, spec, name)));
         let missing = before.filter(|(_, job)| job.filter(is_satisfied).is_none());
         let mut left = AFTER_LOOKED_MAX;
         let missing = missing.map(|(name, job)| match job {
@@ -289,7 +291,7 @@ impl State {
                     return false;
                 }
                 *left -= 1;
-                if let Some(before) = self.job_before(spec, name)
+                if let Some(before) = job_before(&self.jobs, spec, name)
                     && found.insert(&before.name)
                 {
                     open.push_back(before);
@@ -307,7 +309,7 @@ impl State {
     /// concerns no task.
     fn staying(&self, name: &str, spec: &JobSpec) -> Vec<Placed> {
         let job = self.jobs.get(name);
-        let job = job.filter(|job| job.concerns_no_task(spec));
+        let job = job.filter(|job| concerns_no_task(job, spec));
         let tasks = job.into_iter().flat_map(|job| {
             let of_target = |task: &&Task| task.name.version == job.record.target;
             job.tasks.values().filter(of_target)
@@ -326,7 +328,7 @@ impl State {
         if !self.connection.is_open() {
             return vec!["no master answers".to_owned()];
         }
-        if let Some(refused) = self.refused_text(&spec.role) {
+        if let Some(refused) = self.roles.refused_text(&spec.role) {
             return vec![refused];
         }
         if offers.is_empty() && limited.is_none() {

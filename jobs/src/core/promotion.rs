@@ -6,28 +6,11 @@ use super::input::Refusal;
 use super::job::Job;
 use super::names::plain;
 use super::service;
-use super::state::State;
 use crate::spec::Kind;
-
-impl State {
-    /// Promotes healthy canaries, so that the update continues.
-    pub(super) fn promote(&mut self, name: &str) -> Result<String, Refusal> {
-        let at = self.clock.at();
-        let job = self.job_mut(name)?;
-        check_canaries(job, at)?;
-        if let Some(rollout) = &mut job.record.rollout {
-            rollout.promoted = true;
-        }
-        job.progress.at = at;
-        self.save(name);
-        self.event(name, None, "canaries promoted");
-        Ok(name.to_owned())
-    }
-}
 
 /// # Errors
 /// The update of a job has no canaries that could be promoted, or some are not healthy yet.
-fn check_canaries(job: &Job, at: Duration) -> Result<(), Refusal> {
+pub(super) fn check_canaries(job: &Job, at: Duration) -> Result<(), Refusal> {
     let (name, rollout) = (plain(&job.name), job.record.rollout.as_ref());
     let refused = |text: String| Err(Refusal::Conflict(text));
     let Some(rollout) = rollout else {

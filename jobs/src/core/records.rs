@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::clock::SavedClock;
-use super::dealt::Dealt;
+use super::dealt_times::Dealt;
 use super::failure::Failure;
 use super::input::Record;
 use super::job::KillReason;

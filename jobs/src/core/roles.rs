@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::input::Effect;
 use super::jobs::Jobs;
 use super::offer_demand::Demand;
-use super::state::State;
+use super::released_volumes::ReleasedVolumes;
 
 /// The pause between two requests for offers of a role, which remove its filters.
 const REVIVE_INTERVAL: Duration = Duration::from_secs(1);
@@ -46,6 +46,8 @@ pub(super) struct Roles {
     asked: Option<Asked>,
     /// The doubt after the master refused an update for one role.
     doubt: Option<Doubt>,
+    /// The roles for which plans are made, and the time until which the framework requests their offers.
+    looked_for: BTreeMap<String, Duration>,
     /// Whether roles are sent one by one: the master refused several at once, and the refused role is unknown.
     is_one_by_one: bool,
 }
@@ -411,6 +413,67 @@ impl Roles {
         self.collected.retain(|top, _| trees.contains(&**top));
     }
 
+    /// Follows the demand of all jobs, counted before, and the roles of volumes to be released. Returns the calls that
+    /// request the roles of jobs that the master has not accepted, suppress unneeded offers in accepted roles, and revive
+    /// them when the demand grows.
+    pub(super) fn follow_demand(
+        &mut self,
+        at: Duration,
+        jobs: &Jobs,
+        releasing: &ReleasedVolumes,
+        is_connected: bool,
+    ) -> Vec<Effect> {
+        let mut looked_for = std::mem::take(&mut self.looked_for);
+        looked_for.retain(|_, until| at < *until);
+        let mut demand: BTreeMap<&str, Demand> = jobs.demand().by_role().collect();
+        for role in releasing.roles() {
+            demand.entry(role).or_default().all += 1;
+        }
+        for role in looked_for.keys() {
+            let of_role = demand.entry(role).or_default();
+            of_role.all += 1;
+            of_role.anywhere += 1;
+        }
+        self.follow(at, &demand);
+        self.forget(at, &demand, jobs);
+        let calls = match is_connected {
+            true => self.calls(at, &demand),
+            false => Vec::new(),
+        };
+        self.looked_for = looked_for;
+        calls
+    }
+
+    fn calls(&mut self, at: Duration, demand: &BTreeMap<&str, Demand>) -> Vec<Effect> {
+        let mut calls = Vec::new();
+        calls.extend(self.update(at).map(Effect::Roles));
+        let (suppress, revive) = self.offer_calls(at, demand);
+        if !suppress.is_empty() {
+            calls.push(Effect::Suppress(suppress));
+        }
+        if !revive.is_empty() {
+            calls.push(Effect::Revive(revive));
+        }
+        calls
+    }
+
+    /// Requests the offers of a role for a moment, for a plan. Returns false if they are requested already, or for too many
+    /// other roles.
+    pub(super) fn look_for(&mut self, at: Duration, role: &str) -> bool {
+        if self.looked_for.contains_key(role) || self.looked_for.len() >= LOOKED_FOR_MAX {
+            return false;
+        }
+        let until = at.saturating_add(LOOKED_FOR);
+        self.looked_for.insert(role.to_owned(), until);
+        true
+    }
+
+    /// Returns the text about a refused role; `None` if the role is not refused.
+    pub(super) fn refused_text(&self, role: &str) -> Option<String> {
+        let why = self.refusal(role)?;
+        Some(format!("the master refuses role {role:?}: {why}"))
+    }
+
     /// Returns the roles in which offers are no longer wanted, and those in which they are wanted again.
     fn offer_calls(
         &mut self,
@@ -462,94 +525,6 @@ impl Offers {
             ..Self::default()
         };
         Some(OfferCall::Revive)
-    }
-}
-
-impl State {
-    /// Returns the roles of jobs that the master has accepted, with which the framework subscribes.
-    #[must_use]
-    pub fn roles(&self) -> BTreeSet<String> {
-        self.roles.taken()
-    }
-
-    /// Returns the roles in which nothing waits for offers: a subscription suppresses them.
-    #[must_use]
-    pub fn idle_roles(&self) -> BTreeSet<String> {
-        self.roles.idle()
-    }
-
-    /// Requests the roles of jobs that the master has not accepted; in accepted roles, suppresses unneeded offers, and
-    /// revives them when the demand grows.
-    pub(super) fn ask_for_offers(&mut self) {
-        let at = self.clock.at();
-        self.looked_for.retain(|_, until| at < *until);
-        self.jobs.count_demand(at);
-        let mut demand: BTreeMap<&str, Demand> = self.jobs.demand().by_role().collect();
-        for volume in self.releasing.values() {
-            demand.entry(&volume.record.role).or_default().all += 1;
-        }
-        for role in self.looked_for.keys() {
-            let of_role = demand.entry(role).or_default();
-            of_role.all += 1;
-            of_role.anywhere += 1;
-        }
-        self.roles.follow(at, &demand);
-        self.roles.forget(at, &demand, &self.jobs);
-        if !self.connection.is_open() {
-            return;
-        }
-        if let Some(roles) = self.roles.update(at) {
-            self.outbox.send(Effect::Roles(roles));
-        }
-        let (suppress, revive) = self.roles.offer_calls(at, &demand);
-        if !suppress.is_empty() {
-            self.outbox.send(Effect::Suppress(suppress));
-        }
-        if !revive.is_empty() {
-            self.outbox.send(Effect::Revive(revive));
-        }
-    }
-
-    /// Requests the offers of a role for a moment, for a plan; returns the number of the last earlier offer.
-    pub(super) fn look_for_offers(&mut self, role: &str) -> u64 {
-        let last = self.seen.last();
-        let is_new = !self.looked_for.contains_key(role);
-        if !self.connection.is_open() || (is_new && self.looked_for.len() >= LOOKED_FOR_MAX) {
-            return last;
-        }
-        if is_new {
-            let held = &self.offers;
-            self.seen.forget_answered(role, |id| held.contains(id));
-            let until = self.clock.at().saturating_add(LOOKED_FOR);
-            self.looked_for.insert(role.to_owned(), until);
-        }
-        last
-    }
-
-    /// Returns how many offers of a role came after the offer with this number; `None` if none can come.
-    #[must_use]
-    pub fn offers_since(&self, role: &str, number: u64) -> Option<usize> {
-        let can_come = self.connection.is_open() && self.roles.refusal(role).is_none();
-        can_come.then(|| self.seen.count_since(role, number))
-    }
-
-    /// Handles the master's response to an update of the roles.
-    pub(super) fn roles_answered(&mut self, refused: Option<String>) {
-        let Some(role) = self.roles.answered(self.clock.at(), refused) else {
-            return;
-        };
-        let text = self.refused_text(&role).unwrap_or_default();
-        let in_role = |name: &&String| self.role_of(name) == Some(&*role);
-        let names: Vec<String> = self.jobs.keys().filter(in_role).cloned().collect();
-        for name in names {
-            self.event(&name, None, text.clone());
-        }
-    }
-
-    /// Returns the text about a refused role; `None` if the role is not refused.
-    pub(super) fn refused_text(&self, role: &str) -> Option<String> {
-        let why = self.roles.refusal(role)?;
-        Some(format!("the master refuses role {role:?}: {why}"))
     }
 }
 

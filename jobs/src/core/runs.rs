@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use meseta_daemon::calendar::utc;
 
-use super::dealt::Dealt;
+use super::dealt_times::Dealt;
 use super::job::{Job, KillReason, PutOff, Run};
 use super::records::{Outcome, RunSummary};
 use super::sizes::Sizes;
@@ -341,8 +341,8 @@ impl State {
             job_size
         };
         let wanted = count + u64::from(spec.count);
-        let sizes = firing.sizes.get_or_insert_with(|| self.sizes());
-        if let Err(why) = self.check_size(sizes, (name, &spec.role), wanted) {
+        let sizes = firing.sizes.get_or_insert_with(|| Sizes::count(&self.jobs));
+        if let Err(why) = sizes.check(&self.jobs, (name, &spec.role), wanted) {
             return self.event(name, None, format!("a run was skipped: {why}"));
         }
         if overlap == Overlap::Replace

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::job::{Job, KillReason, Task, Wanted};
-use super::pool::PLACED_MAX;
+use super::offer_pool::PLACED_MAX;
 use crate::spec::{Kind, Update};
 
 /// The time after which a rollback without room for its new instances replaces them one at a time, whatever

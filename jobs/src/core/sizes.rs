@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use super::input::Refusal;
+use super::jobs::Jobs;
 use super::names::plain;
 use super::roles::top_of;
-use super::state::State;
 
 /// Tasks of all jobs together: each takes memory from the start of its run, even if no offer fits.
 const TASKS_MAX: u64 = 2_000_000;
@@ -33,32 +33,32 @@ impl Sizes {
     }
 }
 
-impl State {
+impl Sizes {
     /// Counts the tasks of all jobs.
-    pub(super) fn sizes(&self) -> Sizes {
-        let mut sizes = Sizes::default();
-        for job in self.jobs.values() {
+    pub(super) fn count(jobs: &Jobs) -> Self {
+        let mut sizes = Self::default();
+        for job in jobs.values() {
             sizes.change(job.role(), 0, job.size());
         }
         sizes
     }
 
     /// Checks that a job may have this number of tasks.
-    pub(super) fn check_size(
+    pub(super) fn check(
         &self,
-        sizes: &Sizes,
+        jobs: &Jobs,
         (name, role): (&str, &str),
         tasks: u64,
     ) -> Result<(), Refusal> {
-        let present = self.jobs.get(name);
+        let present = jobs.get(name);
         let (its_role, its_size) = present.map_or((role, 0), |job| (job.role(), job.size()));
         let is_in_role = top_of(its_role) == top_of(role);
         if present.is_some() && is_in_role && tasks <= its_size {
             return Ok(());
         }
         let (of_role, others) = (
-            sizes.for_role(role),
-            sizes.all.saturating_sub(sizes.for_role(role)),
+            self.for_role(role),
+            self.all.saturating_sub(self.for_role(role)),
         );
         let (in_role, elsewhere) = if is_in_role {
             (its_size, 0)

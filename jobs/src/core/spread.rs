@@ -9,11 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::input::Refusal;
 use super::job::Job;
+use super::jobs::Jobs;
 use super::launch::placed_of;
-use super::names::plain;
-use super::state::State;
 use crate::placement::{self, Offer, Place, Placed, SpreadValues, Why};
 use crate::spec::{JobSpec, Kind, Rule};
 
@@ -32,9 +30,18 @@ const VALUES_MAX: usize = 1_000;
 /// Values that an obstacle names where tasks are spread unevenly.
 const NAMED_MAX: usize = 10;
 
+/// The agents of the cluster, and those that spread jobs wait for.
+#[derive(Debug, Default)]
+pub(super) struct Spreads {
+    /// The agents as the master lists them, with their resources that are free for any role.
+    agents: BTreeMap<String, Offer>,
+    /// The waits by job.
+    waits: BTreeMap<String, Waits>,
+}
+
 /// The agents that a spread job waits for.
 #[derive(Debug, Default)]
-pub(super) struct Waits {
+struct Waits {
     /// The time when the wait began or the last task was placed.
     since: Duration,
     /// The start of the wait for each value.
@@ -43,63 +50,40 @@ pub(super) struct Waits {
     in_vain: usize,
 }
 
-/// The agents of the cluster, as the master lists them, with their resources that are free for any role.
-#[derive(Debug, Default)]
-pub(super) struct Agents(BTreeMap<String, Offer>);
-
-impl Agents {
-    fn replace(&mut self, agents: Vec<Offer>) {
+impl Spreads {
+    /// Replaces the list of agents.
+    pub(super) fn replace_agents(&mut self, agents: Vec<Offer>) {
         let agents = agents.into_iter().take(AGENTS_MAX);
-        self.0 = agents.map(|one| (one.agent_id.clone(), one)).collect();
+        self.agents = agents.map(|one| (one.agent_id.clone(), one)).collect();
     }
 
-    pub(super) fn remove(&mut self, agent_id: &str) {
-        self.0.remove(agent_id);
+    pub(super) fn remove_agent(&mut self, agent_id: &str) {
+        self.agents.remove(agent_id);
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
-impl State {
-    /// Whether a job is spread, so that its placement needs the agents of the cluster.
-    #[must_use]
-    pub fn needs_agents(&self) -> bool {
-        let mut specs = self.jobs.values().filter_map(Job::spec);
-        specs.any(|spec| spec.is_spread())
-    }
-
-    /// Replaces the list of agents, and marks those in other regions.
-    pub(super) fn agents_told(&mut self, mut agents: Vec<Offer>) {
-        for agent in &mut agents {
-            agent.is_remote = self.connection.is_remote(agent);
-        }
-        self.agents.replace(agents);
+    pub(super) fn agent_count(&self) -> usize {
+        self.agents.len()
     }
 
     /// Returns the values of agents that are not among the offers and have room, and for which a job still waits.
     pub(super) fn unoffered(
         &mut self,
-        name: &str,
+        at: Duration,
+        (name, is_moving): (&str, bool),
         spec: &JobSpec,
         placed: &[Placed],
         offers: &[Offer],
     ) -> BTreeSet<SpreadValues> {
-        let at = self.clock.at();
         if !spec.is_spread() {
             return BTreeSet::new();
         }
-        // An instance that moves stays where it is until it finds a better agent.
-        let job = self.jobs.get(name);
-        let is_moving = job.is_some_and(|job| !job.record.moving.is_empty());
         // A quota leaves only a rest of some agents, such as ports, which holds no task.
         let fits = placement::fit_each(spec, placed, offers);
         let fitting = offers.iter().zip(fits).filter(|(_, fits)| fits.is_ok());
         let offered: BTreeMap<&str, &Offer> = fitting
             .map(|(offer, _)| (&*offer.agent_id, offer))
             .collect();
-        if let Some(waits) = self.spread_waits.get_mut(name) {
+        if let Some(waits) = self.waits.get_mut(name) {
             if !is_moving && at >= waits.since.saturating_add(HELD_OUT_MAX) {
                 return BTreeSet::new();
             }
@@ -108,12 +92,12 @@ impl State {
                 waits.values.remove(&placement::spread_values(spec, offer));
             }
         }
-        let waits = self.spread_waits.get(name);
+        let waits = self.waits.get(name);
         let is_given_up = |values: &SpreadValues| {
             let since = waits.and_then(|waits| waits.values.get(values));
             !is_moving && since.is_some_and(|since| at >= since.saturating_add(AWAITED_FOR))
         };
-        let agents = self.agents.0.values();
+        let agents = self.agents.values();
         let agents = agents.filter(|agent| !offered.contains_key(&*agent.agent_id));
         let agents: Vec<&Offer> = agents.collect();
         let fits = placement::fit_each(spec, placed, agents.iter().copied());
@@ -122,25 +106,25 @@ impl State {
         values.filter(|values| !is_given_up(values)).collect()
     }
 
-    /// Notes the values for which a job waits from now on, and whether the job has placed tasks.
-    pub(super) fn note_spread(
+    /// Notes the values for which a job waits from now on, and whether the job has placed tasks. Returns whether the core
+    /// revives all offers of the job's role.
+    pub(super) fn note(
         &mut self,
-        (name, role): (&str, &str),
+        at: Duration,
+        name: &str,
         has_placed: bool,
         awaited: BTreeSet<SpreadValues>,
-    ) {
-        let at = self.clock.at();
-        if awaited.is_empty() && !self.spread_waits.contains_key(name) {
-            return;
+    ) -> bool {
+        if awaited.is_empty() && !self.waits.contains_key(name) {
+            return false;
         }
-        let waits = self.spread_waits.entry(name.to_owned());
+        let waits = self.waits.entry(name.to_owned());
         let waits = waits.or_insert_with(|| Waits {
             since: at,
             ..Waits::default()
         });
         if has_placed {
             waits.since = at;
-            self.roles.wants_all(role);
         }
         // Those beyond are waited for until the job has waited in all.
         for values in awaited.into_iter().take(VALUES_MAX) {
@@ -149,23 +133,26 @@ impl State {
             }
             waits.values.entry(values).or_insert(at);
         }
+        has_placed
     }
 
-    /// Forgets the waits of jobs that lack nothing, and ends waits in vain: the core revives the offers declined meanwhile.
-    pub(super) fn end_spread_waits(&mut self) {
-        let (at, jobs) = (self.clock.at(), &self.jobs);
-        self.spread_waits
+    /// Forgets the waits of jobs that lack nothing, and ends waits in vain. Returns the roles in which the core revives the
+    /// offers declined meanwhile.
+    pub(super) fn end_waits(&mut self, at: Duration, jobs: &Jobs) -> Vec<String> {
+        let mut roles = Vec::new();
+        self.waits
             .retain(|name, _| jobs.get(name).is_some_and(|job| job.demand(at) > 0));
-        for (name, waits) in &mut self.spread_waits {
+        for (name, waits) in &mut self.waits {
             let since = waits.values.values();
             let in_vain = since.filter(|since| at >= since.saturating_add(AWAITED_FOR));
             let before = std::mem::replace(&mut waits.in_vain, in_vain.count());
             if waits.in_vain > before
                 && let Some(job) = jobs.get(name)
             {
-                self.roles.wants_all(job.role());
+                roles.push(job.role().to_owned());
             }
         }
+        roles
     }
 
     /// Returns the imbalance of a job over its spread attribute, and the reason why other values are unused: "3 of 3 on
@@ -184,8 +171,8 @@ impl State {
             let value = Place::from(task).value(attribute).unwrap_or("(none)");
             values.entry(value.to_owned()).or_default().0 += 1;
         }
-        let fits = placement::fit_each(spec, &placed, self.agents.0.values());
-        for (agent, fits) in self.agents.0.values().zip(fits) {
+        let fits = placement::fit_each(spec, &placed, self.agents.values());
+        for (agent, fits) in self.agents.values().zip(fits) {
             let why = fits.err();
             let may_run = matches!(why, None | Some(Why::Short { .. }));
             let value = Place::from(agent).value(attribute);
@@ -220,42 +207,8 @@ impl State {
         ))
     }
 
-    /// Begins to move instances from fuller values to emptier ones, as far as known agents have room.
-    pub(super) fn rebalance(&mut self, name: &str) -> Result<String, Refusal> {
-        let at = self.clock.at();
-        let unknown = || Refusal::NotFound(plain(name).to_owned());
-        let job = self.jobs.get(name).ok_or_else(unknown)?;
-        let spec = job.spec().ok_or_else(unknown)?;
-        let refused = |text: &str| Err(Refusal::Conflict(format!("{:?} {text}", plain(name))));
-        if let Some(text) = never_moves(spec) {
-            return refused(text);
-        }
-        if job.record.stop.is_some() || job.record.rollout.is_some() {
-            return refused("is being stopped or updated: rebalance it once it is healthy");
-        }
-        let moving = self.to_move(job, spec);
-        let text = match moving.len() {
-            0 => "to be rebalanced: its instances are as even as the known agents allow".to_owned(),
-            1 => "to be rebalanced: 1 instance moves".to_owned(),
-            many => format!("to be rebalanced: {many} instances move"),
-        };
-        if let Some(job) = self.jobs.get_mut(name) {
-            job.record.moving = moving;
-            job.progress.at = at;
-        }
-        self.save(name);
-        self.event(name, None, text);
-        Ok(name.to_owned())
-    }
-
-    /// Returns true if `rebalance` can move instances of the job.
-    pub fn can_be_rebalanced(&self, name: &str) -> bool {
-        let spec = self.jobs.get(name).and_then(Job::spec);
-        spec.is_some_and(|spec| never_moves(spec).is_none())
-    }
-
     /// Returns the tasks whose move spreads a job more evenly.
-    fn to_move(&self, job: &Job, spec: &JobSpec) -> BTreeSet<String> {
+    pub(super) fn to_move(&self, job: &Job, spec: &JobSpec) -> BTreeSet<String> {
         let attributes = spec.constraints.iter();
         let mut attributes = attributes.filter(|one| one.rule == Rule::Spread);
         let Some(attribute) = attributes.next().map(|one| one.attribute.as_str()) else {
@@ -275,8 +228,8 @@ impl State {
         }
         let mut room: BTreeMap<&str, usize> = BTreeMap::new();
         // Placed tasks do not count here: a moved task leaves its place.
-        let fits = placement::fit_each(spec, &[], self.agents.0.values());
-        for (agent, fits) in self.agents.0.values().zip(fits) {
+        let fits = placement::fit_each(spec, &[], self.agents.values());
+        for (agent, fits) in self.agents.values().zip(fits) {
             if fits.is_ok() {
                 let value = Place::from(agent).value(attribute).unwrap_or_default();
                 let free = placement::room(spec, std::slice::from_ref(agent));
@@ -311,7 +264,7 @@ impl State {
 }
 
 /// Returns why `rebalance` never moves instances of such a job, behind its name.
-fn never_moves(spec: &JobSpec) -> Option<&'static str> {
+pub(super) fn never_moves(spec: &JobSpec) -> Option<&'static str> {
     if !matches!(spec.kind, Kind::Service(_)) {
         return Some("is not a service: only instances of services can be rebalanced");
     }

@@ -15,14 +15,16 @@ use super::input::{Accept, Effect, Input, Request};
 use super::job::{Job, KillReason, Phase, Run, Task};
 use super::jobs::Jobs;
 use super::kills::{KillQueue, Press, kill_task};
+use super::names::name_in_roles;
 use super::next_ports::NextPorts;
+use super::offer_pool::{AcceptLimits, STEP_WORK_MAX, Turns};
 use super::open_offers::OpenOffers;
 use super::outbox::{Deferred, Outbox};
-use super::pool::{AcceptLimits, STEP_WORK_MAX, Turns};
 use super::records::{Key, Meta, RestoreError, Stored, orphan};
+use super::released_volumes::ReleasedVolumes;
 use super::roles::{RoleSet, Roles};
 use super::seen_offers::SeenOffers;
-use super::spread::{Agents, Waits};
+use super::spread::Spreads;
 use super::task_name::TaskName;
 use super::totals::Statistics;
 use super::versions::SPEC_BYTES_MAX;
@@ -78,22 +80,17 @@ pub struct State {
     pub(super) meta: Meta,
     pub(super) connection: Connection,
     pub(super) jobs: Jobs,
-    /// Volumes that are to be released when they are offered, by id.
-    pub(super) releasing: BTreeMap<String, Volume>,
+    pub(super) released: ReleasedVolumes,
     pub(super) kills: KillQueue,
     pub(super) offers: OpenOffers,
     pub(super) accept_limits: AcceptLimits,
     /// The rest of the last offer of each agent to a role, to find room for tasks: most of these offers have been answered.
     pub(super) seen: SeenOffers,
-    /// The roles for which plans are made, and the time until which the framework requests their offers.
-    pub(super) looked_for: BTreeMap<String, Duration>,
     /// The port from which an agent's next ports are taken: a freed port is not reused at once, while other programs still
     /// have its address.
     pub(super) next_ports: NextPorts,
     pub(super) roles: Roles,
-    /// The agents of the cluster, and those that spread jobs wait for.
-    pub(super) agents: Agents,
-    pub(super) spread_waits: BTreeMap<String, Waits>,
+    pub(super) spreads: Spreads,
     pub(super) turns: Turns,
     pub(super) gangs: Gangs,
     /// The trees of roles that wait while a gang keeps offers back.
@@ -127,16 +124,14 @@ impl State {
             clock,
             meta: stored.meta.clone(),
             jobs: Jobs::default(),
-            releasing: BTreeMap::new(),
+            released: ReleasedVolumes::default(),
             kills: KillQueue::default(),
             offers: OpenOffers::default(),
             accept_limits: AcceptLimits::default(),
             seen: SeenOffers::default(),
-            looked_for: BTreeMap::new(),
             next_ports: NextPorts::default(),
             roles: Roles::default(),
-            agents: Agents::default(),
-            spread_waits: BTreeMap::new(),
+            spreads: Spreads::default(),
             turns: Turns::default(),
             gangs: Gangs::default(),
             claims: Claims::default(),
@@ -174,7 +169,8 @@ impl State {
                 None => return Err(orphan(&Key::Version { job, number })),
             }
         }
-        self.name_in_roles();
+        let renamed = name_in_roles(&mut self.jobs);
+        self.outbox.write_all(renamed);
         let at = self.clock.at();
         for (name, run, index, mut slot) in stored.slots {
             let job = self.jobs.get_mut(&name);
@@ -213,7 +209,7 @@ impl State {
             record.not_after(at);
             let volume = Volume::new(id.clone(), record);
             if volume.record.release.is_some() {
-                self.releasing.insert(id, volume);
+                self.released.insert(volume);
                 continue;
             }
             let job = self.jobs.get_mut(&volume.record.job);
@@ -315,9 +311,9 @@ impl State {
             }
             Input::AgentLost(agent_id) => {
                 self.seen.agent_lost(&agent_id);
-                self.agents.remove(&agent_id);
+                self.spreads.remove_agent(&agent_id);
             }
-            Input::Agents(agents) => self.agents_told(agents),
+            Input::Agents(agents) => self.replace_agents(agents),
             Input::AcceptRefused(refused) => self.accept_refused(refused),
             Input::Update(status) => self.update(*status),
             Input::OperationUpdate(status) => self.operation_update(*status),
@@ -343,6 +339,39 @@ impl State {
         for deferred in self.outbox.flush() {
             self.release(deferred);
         }
+    }
+
+    /// Requests offers in the roles of waiting jobs, and no others.
+    fn ask_for_offers(&mut self) {
+        let (at, is_connected) = (self.clock.at(), self.connection.is_open());
+        self.jobs.count_demand(at);
+        let calls = self
+            .roles
+            .follow_demand(at, &self.jobs, &self.released, is_connected);
+        for call in calls {
+            self.outbox.send(call);
+        }
+    }
+
+    /// Handles the master's response to an update of the roles.
+    fn roles_answered(&mut self, refused: Option<String>) {
+        let Some(role) = self.roles.answered(self.clock.at(), refused) else {
+            return;
+        };
+        let text = self.roles.refused_text(&role).unwrap_or_default();
+        let in_role = self.jobs.values().filter(|job| job.role() == role);
+        let names: Vec<String> = in_role.map(|job| job.name.clone()).collect();
+        for name in names {
+            self.event(&name, None, text.clone());
+        }
+    }
+
+    /// Replaces the list of agents, and marks those in other regions.
+    fn replace_agents(&mut self, mut agents: Vec<Offer>) {
+        for agent in &mut agents {
+            agent.is_remote = self.connection.is_remote(agent);
+        }
+        self.spreads.replace_agents(agents);
     }
 
     fn subscribed(&mut self, framework_id: String, roles: &RoleSet) {

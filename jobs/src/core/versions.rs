@@ -3,13 +3,11 @@
 //! Invariant: a change of a job writes no large unchanged specification, so the cost of a change does not grow with the
 //! job's files and its history.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::changes::same_but_size;
-use super::commands::{VERSIONS_MAX, kept_versions};
 use super::input::Record;
-use super::job::Job;
 use super::records::{JobRecord, Key, Size, VersionRecord};
 use crate::spec::JobSpec;
 
@@ -21,7 +19,7 @@ pub(super) const SPEC_BYTES_MAX: usize = 512 << 20;
 
 /// The last written form of a version.
 #[derive(Clone, Debug)]
-pub(super) struct Written {
+struct Written {
     spec: Arc<JobSpec>,
     bytes: usize,
     /// The contents of the version's own record, if it has one.
@@ -35,11 +33,20 @@ impl Written {
     }
 }
 
-impl Job {
-    /// Adds a version that was stored under its own key.
-    pub(super) fn restore_version(&mut self, number: u64, mut version: VersionRecord) {
+/// The parts of each version of a job that are written.
+#[derive(Debug, Default)]
+pub(super) struct WrittenVersions(BTreeMap<u64, Written>);
+
+impl WrittenVersions {
+    /// Adds a version that was stored under its own key, and returns it with its present size.
+    pub(super) fn restore(
+        &mut self,
+        number: u64,
+        mut version: VersionRecord,
+        size: Option<Size>,
+    ) -> VersionRecord {
         let apart = Arc::clone(&version.spec);
-        if let Some(size) = self.record.sizes.remove(&number) {
+        if let Some(size) = size {
             version.spec = Arc::new(size.applied(&apart));
         }
         let written = Written {
@@ -47,32 +54,32 @@ impl Job {
             spec: Arc::clone(&version.spec),
             apart: Some(apart),
         };
-        self.written.insert(number, written);
-        self.record.versions.insert(number, version);
+        self.0.insert(number, written);
+        version
     }
 
     /// Measures the versions that were stored in the job's own record.
-    pub(super) fn restore_inline(&mut self) {
-        for (number, version) in &self.record.versions {
+    pub(super) fn restore_inline(&mut self, versions: &BTreeMap<u64, VersionRecord>) {
+        for (number, version) in versions {
             let written = Written {
                 bytes: version.spec.stored_bytes(),
                 spec: Arc::clone(&version.spec),
                 apart: None,
             };
-            self.written.insert(*number, written);
+            self.0.insert(*number, written);
         }
     }
 
-    /// Returns the records that make the job's present state durable.
-    pub(super) fn records(&mut self) -> Vec<Record> {
-        let before = std::mem::take(&mut self.written);
+    /// Returns the records that make the present state of a job durable.
+    pub(super) fn records(&mut self, job: &str, present: &JobRecord) -> Vec<Record> {
+        let before = std::mem::take(&mut self.0);
         let (mut records, mut inline) = (Vec::new(), BTreeMap::new());
         let mut sizes = BTreeMap::new();
-        for (number, version) in &self.record.versions {
-            let present = before.get(number);
-            let written = written(present, &version.spec);
-            let was_apart = present.is_some_and(|present| present.apart.is_some());
-            let key = self.version_key(*number);
+        for (number, version) in &present.versions {
+            let last = before.get(number);
+            let written = written(last, &version.spec);
+            let was_apart = last.is_some_and(|last| last.apart.is_some());
+            let key = version_key(job, *number);
             match &written.apart {
                 None => {
                     inline.insert(*number, version.clone());
@@ -83,52 +90,50 @@ impl Job {
                     if Size::from_spec(apart) != size {
                         sizes.insert(*number, size);
                     }
-                    let said = present.and_then(|present| present.apart.as_ref());
+                    let said = last.and_then(|last| last.apart.as_ref());
                     let is_said = said.is_some_and(|said| Arc::ptr_eq(said, apart));
                     records.extend((!is_said).then(|| key.put(version)));
                 }
             }
-            self.written.insert(*number, written);
+            self.0.insert(*number, written);
         }
         for (number, gone) in before {
-            if gone.apart.is_some() && !self.written.contains_key(&number) {
-                records.push(self.version_key(number).delete());
+            if gone.apart.is_some() && !self.0.contains_key(&number) {
+                records.push(version_key(job, number).delete());
             }
         }
         let record = JobRecord {
             versions: inline,
             sizes,
-            ..self.record.clone()
+            ..present.clone()
         };
-        records.push(self.key().put(&record));
+        records.push(Key::Job(job.to_owned()).put(&record));
         records
     }
 
-    /// Returns the records that delete the job.
-    pub(super) fn deletions(&self) -> Vec<Record> {
-        let apart = self.written.iter().filter(|(_, one)| one.apart.is_some());
-        let apart = apart.map(|(number, _)| self.version_key(*number).delete());
-        apart.chain([self.key().delete()]).collect()
+    /// Returns the records that delete a job.
+    pub(super) fn deletions(&self, job: &str) -> Vec<Record> {
+        let apart = self.0.iter().filter(|(_, one)| one.apart.is_some());
+        let apart = apart.map(|(number, _)| version_key(job, *number).delete());
+        apart.chain([Key::Job(job.to_owned()).delete()]).collect()
     }
 
-    fn version_key(&self, number: u64) -> Key {
-        Key::Version {
-            job: self.name.clone(),
-            number,
-        }
+    /// Returns the stored bytes of the specifications.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.values().map(Written::charged).sum()
     }
 
-    /// Returns the stored bytes of the job's specifications.
-    pub(super) fn spec_bytes(&self) -> usize {
-        self.written.values().map(Written::charged).sum()
-    }
-
-    /// Returns the bytes of the versions that a new one removes.
-    pub(super) fn bytes_to_go(&self) -> usize {
-        let kept = kept_versions(self, VERSIONS_MAX - 1);
-        let written = self.written.iter();
-        let gone = written.filter(|(number, _)| !kept.contains(number));
+    /// Returns the stored bytes of the versions that are not among these.
+    pub(super) fn bytes_without(&self, kept: &BTreeSet<u64>) -> usize {
+        let gone = self.0.iter().filter(|(number, _)| !kept.contains(number));
         gone.map(|(_, one)| one.charged()).sum()
+    }
+}
+
+fn version_key(job: &str, number: u64) -> Key {
+    Key::Version {
+        job: job.to_owned(),
+        number,
     }
 }
 

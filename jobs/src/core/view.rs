@@ -1,6 +1,6 @@
 //! The objects of the HTTP API: jobs as readers see them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,9 @@ use serde::Serialize;
 
 use super::input::{Event, Refusal};
 use super::job::{Job, Phase, Task};
-use super::names::plain;
+use super::names::{self, NamedJob, plain};
 use super::quotas::Quotas;
+use super::spread::never_moves;
 use super::state::State;
 use super::tasks::TaskOrder;
 use super::totals::{JobFailures, Totals};
@@ -223,7 +224,7 @@ impl State {
         let summary = self.summary(name, quotas)?;
         let mut obstacles = self.obstacles(self.jobs.get(name)?, quotas);
         obstacles.retain(|obstacle| !summary.why.ends_with(obstacle.as_str()));
-        obstacles.extend(self.jobs.get(name).and_then(|job| self.uneven(job)));
+        obstacles.extend(self.jobs.get(name).and_then(|job| self.spreads.uneven(job)));
         Some(JobView {
             obstacles,
             ..summary
@@ -376,6 +377,60 @@ impl State {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.connection.is_open()
+    }
+
+    /// Returns the roles of jobs that the master has accepted, with which the framework subscribes.
+    #[must_use]
+    pub fn roles(&self) -> BTreeSet<String> {
+        self.roles.taken()
+    }
+
+    /// Returns the roles in which nothing waits for offers: a subscription suppresses them.
+    #[must_use]
+    pub fn idle_roles(&self) -> BTreeSet<String> {
+        self.roles.idle()
+    }
+
+    /// Returns how many offers of a role came after the offer with this number; `None` if none can come.
+    #[must_use]
+    pub fn offers_since(&self, role: &str, number: u64) -> Option<usize> {
+        let can_come = self.connection.is_open() && self.roles.refusal(role).is_none();
+        can_come.then(|| self.seen.count_since(role, number))
+    }
+
+    /// Whether a job is spread, so that its placement needs the agents of the cluster.
+    #[must_use]
+    pub fn needs_agents(&self) -> bool {
+        let mut specs = self.jobs.values().filter_map(Job::spec);
+        specs.any(|spec| spec.is_spread())
+    }
+
+    /// Returns true if `rebalance` can move instances of the job.
+    pub fn can_be_rebalanced(&self, name: &str) -> bool {
+        let spec = self.jobs.get(name).and_then(Job::spec);
+        spec.is_some_and(|spec| never_moves(spec).is_none())
+    }
+
+    /// Names of jobs with their roles. The role decides whether a reader may see the job.
+    #[must_use]
+    pub fn jobs_named(&self, name: &str) -> Vec<NamedJob> {
+        names::jobs_named(&self.jobs, name)
+    }
+
+    /// Returns the key of the job of this name in a role.
+    #[must_use]
+    pub fn key_in(&self, role: &str, name: &str) -> Option<&str> {
+        names::key_in(&self.jobs, role, name)
+    }
+
+    /// Returns the key of the submitted job: of the job in its role, else of the job that the submission moves from another
+    /// role, else a new one.
+    ///
+    /// # Errors
+    ///
+    /// The role is too long for a new key.
+    pub fn key_for(&self, spec: &JobSpec, moves_from: Option<&str>) -> Result<String, Refusal> {
+        names::key_for(&self.jobs, spec, moves_from)
     }
 
     /// Returns the number of jobs.

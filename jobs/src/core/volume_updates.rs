@@ -10,8 +10,8 @@ use meseta_resources::Resources;
 
 use super::input::{Accept, Effect, NamedOperation};
 use super::job::Phase;
+use super::offer_pool::Pool;
 use super::outbox::Deferred;
-use super::pool::Pool;
 use super::records::Key;
 use super::state::State;
 use super::updates::LAUNCH_GRACE;
@@ -53,10 +53,9 @@ impl State {
     }
 
     fn let_go(&mut self, volume: Volume) {
-        let id = volume.id.clone();
-        self.outbox
-            .write(Key::Volume(id.clone()).put(&volume.record));
-        self.releasing.insert(id, volume);
+        let key = Key::Volume(volume.id.clone());
+        self.outbox.write(key.put(&volume.record));
+        self.released.insert(volume);
     }
 
     /// Answers the offers with resources to release, with DESTROY and UNRESERVE alone: as many operations as one ACCEPT
@@ -92,7 +91,7 @@ impl State {
 
     fn release_operations(&self, id: &str, held: &Resources) -> Vec<NamedOperation> {
         let at = self.clock.at();
-        let by_word = match self.releasing.get(id) {
+        let by_word = match self.released.get(id) {
             Some(releasing) if at < releasing.retry => return Vec::new(),
             Some(releasing) => releasing.record.release == Some(Release::ByWord),
             // The rest of a released volume, without any data.
@@ -182,8 +181,8 @@ impl State {
     }
 
     fn volume_mut(&mut self, id: &str) -> Option<&mut Volume> {
-        if self.releasing.contains_key(id) {
-            return self.releasing.get_mut(id);
+        if self.released.contains_key(id) {
+            return self.released.get_mut(id);
         }
         let task = id.parse::<VolumeId>().ok()?.task;
         let volume = self.jobs.get_mut(&task.job)?.volumes.get_mut(&task.index)?;
@@ -224,7 +223,7 @@ impl State {
     }
 
     fn drop_volume(&mut self, id: &str, record: &VolumeRecord) -> Option<Volume> {
-        if let Some(volume) = self.releasing.remove(id) {
+        if let Some(volume) = self.released.remove(id) {
             return Some(volume);
         }
         let job = self.jobs.get_mut(&record.job)?;
@@ -237,7 +236,7 @@ impl State {
             .jobs
             .values_mut()
             .flat_map(|job| job.volumes.values_mut());
-        for volume in kept.chain(self.releasing.values_mut()) {
+        for volume in kept.chain(self.released.values_mut()) {
             volume.ask = Duration::ZERO;
         }
     }
@@ -264,7 +263,7 @@ impl State {
                     (waits && !intended.contains(index)).then_some(volume)
                 })
             });
-        let due = kept.chain(self.releasing.values_mut());
+        let due = kept.chain(self.released.values_mut());
         let due = due.filter(|volume| volume.ask <= at).take(ASKED_MAX);
         let mut asked = Vec::new();
         for volume in due {

@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::discovery::addresses_after;
 use super::job::{Job, KillReason, Task, Wanted};
 use super::launch::{Launchable, task_bytes};
-use super::pool::Pool;
+use super::offer_pool::Pool;
 use super::records::Key;
 use super::state::State;
 use super::volume::{Presence, Volume, VolumeId, VolumeRecord};
@@ -64,7 +65,7 @@ impl State {
             let launchable = launchable.get_or_insert_with(|| Launchable {
                 name,
                 spec,
-                addresses: self.addresses_after(spec),
+                addresses: addresses_after(&self.jobs, self.clock.at(), spec),
             });
             pool.charge(placement.offer, bytes);
             pool.charge_operations(placement.offer, named_at_most(&placement));
@@ -158,7 +159,7 @@ impl State {
         let of_index = |id: &str| {
             self.own_volume(id)
                 .is_some_and(|id| id.task.job == name && id.task.index == index)
-                && !self.releasing.contains_key(id)
+                && !self.released.contains_key(id)
         };
         let mut found = offers.iter().flat_map(|offer| {
             let held = offer.held.iter();
@@ -331,7 +332,7 @@ impl State {
             let wanted = job.wanted.iter();
             wanted.filter_map(|one| job.volume_of(one))
         });
-        let volumes = of_jobs.chain(self.releasing.values());
+        let volumes = of_jobs.chain(self.released.values());
         let records = volumes.map(|volume| &volume.record);
         let of_role = records.filter(|record| record.role == role);
         of_role.map(|record| &*record.agent_id).collect()

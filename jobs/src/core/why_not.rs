@@ -83,6 +83,7 @@ impl State {
         if demand > 0 {
             let role = job.role();
             if let Some(refused) = self
+                .roles
                 .refused_text(role)
                 .filter(|_| self.connection.is_open())
             {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names::{self, Target};
 use super::routes::ROUTES;
-use super::{Context, Permitted, Reply, permission, shown};
+use super::{Context, Permitted, Reply, job_pages, permission};
 use crate::core::{Accepted, Authorities, Authority, JobName, Quotas, Refusal, Request, State};
 use crate::file::{self, Mistakes, Submission};
 use crate::spec::JobSpec;
@@ -81,14 +81,14 @@ pub(super) async fn answer(permitted: Permitted) -> Result<Reply, Reply> {
     let below = ROUTES.segments_below(PATH, &path);
     let is_read = permitted.request.method() != Method::POST;
     match (is_read, below.as_slice()) {
-        (true, []) => shown::list(permitted).await,
+        (true, []) => job_pages::list(permitted).await,
         (true, [name @ .., "history"]) if !name.is_empty() => {
-            shown::history(permitted, &names::of_path(name)).await
+            job_pages::history(permitted, &names::of_path(name)).await
         }
         (true, [name @ .., "file"]) if !name.is_empty() => {
-            shown::job_file(permitted, &names::of_path(name)).await
+            job_pages::job_file(permitted, &names::of_path(name)).await
         }
-        (true, name) => shown::job(permitted, &names::of_path(name)).await,
+        (true, name) => job_pages::job(permitted, &names::of_path(name)).await,
         (false, []) => submit(permitted).await,
         (false, ["plan"]) => plan(permitted).await,
         (false, [name @ .., action]) if !name.is_empty() => {

@@ -2,7 +2,7 @@
 //!
 //! - [`routes`]: the table of routes; [`openapi`]: their description.
 //! - [`jobs`]: changes; [`changes`]: their turns; [`bodies`] and [`file_reader`]: their job files; [`names`]: the job that a name means.
-//! - [`shown`]: jobs for readers; [`readings`]: the other read-only routes; [`readers`]: the turns of readers; [`quotas`]:
+//! - [`job_pages`]: jobs for readers; [`read_routes`]: the other read-only routes; [`readers`]: the turns of readers; [`quotas`]:
 //!   quotas from the master.
 //!
 //! Invariant: no handler runs before its request is authenticated. A caller who may run tasks in a role, and as their user,
@@ -11,16 +11,16 @@
 mod bodies;
 mod changes;
 mod file_reader;
+mod job_pages;
 mod jobs;
 mod names;
 mod openapi;
 mod permission;
 mod quotas;
+mod read_routes;
 mod readers;
-mod readings;
 mod reply;
 mod routes;
-mod shown;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

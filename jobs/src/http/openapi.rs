@@ -28,9 +28,9 @@ mod tests {
     use serde::Serialize;
     use serde_json::json;
 
+    use super::super::job_pages::JobFile;
     use super::super::jobs::ACTIONS;
     use super::super::routes::ROUTES;
-    use super::super::shown::JobFile;
     use super::*;
     use crate::core::{
         Accepted, Event, FailedUpdateView, FailureView, History, JobView, PlaceView, PlanView,

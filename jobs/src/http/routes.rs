@@ -5,7 +5,7 @@ use std::pin::Pin;
 use http::Method;
 use meseta_daemon::routes::{self, BodyType, Need};
 
-use super::{Permitted, Reply, jobs, readings, shown};
+use super::{Permitted, Reply, job_pages, jobs, read_routes};
 use crate::file;
 
 type Answer = Pin<Box<dyn Future<Output = Result<Reply, Reply>> + Send>>;
@@ -23,62 +23,62 @@ static LIST: &[Route] = &[
     Route::read(
         "/v1/events",
         Need::Filtered,
-        |permitted| Box::pin(readings::events(permitted)),
+        |permitted| Box::pin(read_routes::events(permitted)),
         "events of jobs, one JSON object per line, and a space every 15 seconds; `job`",
     )
     .alone(),
     Route::read(
         "/v1/volumes",
         Need::Filtered,
-        |permitted| Box::pin(shown::volumes(permitted)),
+        |permitted| Box::pin(job_pages::volumes(permitted)),
         "volumes of all jobs, and volumes to release",
     )
     .alone(),
     Route::read(
         "/v1/subscription",
         Need::Filtered,
-        |permitted| Box::pin(readings::subscription(permitted)),
+        |permitted| Box::pin(read_routes::subscription(permitted)),
         "the scheduler's subscription: its master and its framework",
     )
     .alone(),
     Route::read(
         "/v1/discovery/http_sd",
         Need::Filtered,
-        |permitted| Box::pin(readings::http_sd(permitted)),
+        |permitted| Box::pin(read_routes::http_sd(permitted)),
         "running tasks with ports, for Prometheus",
     )
     .alone(),
     Route::endpoint(
         "/metrics",
-        |permitted| Box::pin(readings::metrics(permitted)),
+        |permitted| Box::pin(read_routes::metrics(permitted)),
         "metrics for Prometheus",
     )
     .by_followers()
     .alone(),
     Route::open(
         "/health",
-        |permitted| Box::pin(readings::health(permitted)),
+        |permitted| Box::pin(read_routes::health(permitted)),
         "200 while the core answers; 503 while the start waits for its store, and while the disk of the store is full or does not answer",
     )
     .by_followers()
     .alone(),
     Route::open(
         "/leader",
-        |permitted| Box::pin(readings::leader(permitted)),
+        |permitted| Box::pin(read_routes::leader(permitted)),
         "the state of this scheduler, the leader, and the addresses of all schedulers",
     )
     .by_followers()
     .alone(),
     Route::open(
         "/version",
-        |permitted| Box::pin(readings::version(permitted)),
+        |permitted| Box::pin(read_routes::version(permitted)),
         "as on the master",
     )
     .by_followers()
     .alone(),
     Route::open(
         "/openapi.json",
-        |permitted| Box::pin(readings::openapi(permitted)),
+        |permitted| Box::pin(read_routes::openapi(permitted)),
         "the description of these endpoints for programs",
     )
     .by_followers()

@@ -18,8 +18,7 @@ const EXCEPTIONS: &[(&str, &str, usize)] = &[
     // Four types with this name, for four verbs.
     ("cli", "Options", 4),
     ("isolators", "Containers", 9),
-    ("jobs", "Job", 5),
-    ("jobs", "State", 21),
+    ("jobs", "State", 12),
     // Two types with this name: in the core and in a view.
     ("master", "Agent", 4),
     ("master", "Allocator", 15),

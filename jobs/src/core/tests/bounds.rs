@@ -11,7 +11,7 @@ use crate::core::discovery::GATHERED;
 use crate::core::job::{COUNTED, SIZED, Wanted};
 use crate::core::kills::KILLS_MAX;
 use crate::core::launch::ROLE_WORK_MIN;
-use crate::core::pool::PLACED_MAX;
+use crate::core::offer_pool::PLACED_MAX;
 use crate::core::service::{self as planner, LOOKED, WANTED_MAX};
 use crate::placement::{ROOMS, TAKEN};
 use crate::spec::pattern::Pattern;

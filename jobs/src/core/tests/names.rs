@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::core::Refusal;
+use crate::core::names::job_before;
 
 fn service_in(role: &str, after: &[&str]) -> JobSpec {
     let mut spec = service(1, 1, 1);
@@ -86,7 +87,7 @@ fn after_prefers_job_of_own_role() {
     assert_eq!(waiting.running, 0);
     assert_eq!(world.state.job(&of_qa).expect("a job").running, 1);
     let before = |role: &str, name: &str| {
-        let found = world.state.job_before(&proxy(role, name), name);
+        let found = job_before(&world.state.jobs, &proxy(role, name), name);
         found.map(|job| job.name.clone())
     };
     assert_eq!(before("ads", "web"), None);

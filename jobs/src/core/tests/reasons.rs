@@ -5,6 +5,7 @@ use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 
 use super::*;
 use crate::core::JobView;
+use crate::core::discovery::addresses_after;
 
 /// A text that names a failure, and a job that shows the failure.
 pub(super) type Case = (String, JobView);
@@ -571,7 +572,7 @@ fn similar_names_have_distinct_variables() {
             after: after.map(str::to_owned).to_vec(),
             ..batch("c", 1)
         };
-        world.state.addresses_after(&spec)
+        addresses_after(&world.state.jobs, world.state.clock.at(), &spec)
     };
     let (one, other) = (of(["a-b", "a.b"]), of(["a.b", "a-b"]));
     assert_eq!(

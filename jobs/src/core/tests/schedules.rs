@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::core::clock::CATCHING_UP;
-use crate::core::dealt::Dealt;
+use crate::core::dealt_times::Dealt;
 use crate::core::runs::{ANSWERS_WITHIN, TIMES_MAX};
 
 #[test]

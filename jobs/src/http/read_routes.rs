@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use super::shown::ListWriter;
+use super::job_pages::ListWriter;
 use super::{Permitted, Reply, openapi, sees};
 use crate::core::{Discovered, Event, JobName, State};
 use crate::metrics::{self, Measures};
