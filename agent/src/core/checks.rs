@@ -17,8 +17,11 @@ use tracing::{info, warn};
 use super::kill::grace_of_task;
 use super::model::{Phase, TaskRef};
 use super::probe::{CheckKind, CheckState, Probe, ProbeHost, ProbeId, ProbeMethod, ProbeResult};
+use super::tasks::Tasks;
 use super::update_streams::Pushed;
-use super::{Agent, ContainerAction, Destination, LaunchPlan, Step, Subject, Timer};
+use super::{
+    ContainerAction, Destination, LaunchPlan, Step, Subject, Timer, kill, launch, status_updates,
+};
 use crate::checkpoint::KillCause;
 
 /// The shortest interval between two probes, even if a task requests a shorter one.
@@ -69,316 +72,318 @@ fn times(info: &pb::TaskInfo, check_kind: CheckKind) -> Option<Times> {
     })
 }
 
-impl Agent {
-    /// Schedules the probes of a running task.
-    pub(super) fn arm_checks(&mut self, step: &mut Step<'_>, task_ref: &TaskRef) {
-        self.change_task(&task_ref.task.key, |task| {
-            task.check_state = CheckState {
-                since: Some(step.now.moment),
-                was_healthy: task.healthy == Some(true),
-                ..CheckState::default()
-            };
-        });
-        for check_kind in [CheckKind::Health, CheckKind::Check] {
-            if let Some(times) = times(&task_ref.task.info, check_kind) {
-                let container = task_ref.container().id.clone();
-                step.set_timer(
-                    step.now.moment + times.delay,
-                    Timer::Probe(container, check_kind),
-                );
-            }
+/// Schedules the probes of a running task.
+pub(super) fn arm_checks(tasks: &mut Tasks, step: &mut Step<'_>, task_ref: &TaskRef) {
+    tasks.runs.change_task(&task_ref.task.key, |task| {
+        task.check_state = CheckState {
+            since: Some(step.now.moment),
+            was_healthy: task.healthy == Some(true),
+            ..CheckState::default()
+        };
+    });
+    for check_kind in [CheckKind::Health, CheckKind::Check] {
+        if let Some(times) = times(&task_ref.task.info, check_kind) {
+            let container = task_ref.container().id.clone();
+            step.set_timer(
+                step.now.moment + times.delay,
+                Timer::Probe(container, check_kind),
+            );
         }
     }
+}
 
-    pub(super) fn probe_due(
-        &mut self,
-        step: &mut Step<'_>,
-        container: &ContainerId,
-        check_kind: CheckKind,
-    ) {
-        let Some(task_ref) = self.task_of(container) else {
-            return;
-        };
-        if task_ref.container().phase != Phase::Running || task_ref.container().kill.is_some() {
-            return;
-        }
-        let Some(times) = times(&task_ref.task.info, check_kind) else {
-            return;
-        };
-        if self.is_frozen(&task_ref.executor) {
-            // A frozen task could not answer, which does not show that it is unhealthy.
-            let next = Timer::Probe(container.clone(), check_kind);
-            return step.set_timer(step.now.moment + times.interval, next);
-        }
-        self.probes += 1;
-        let id = ProbeId(self.probes);
-        let Some(method) = self.probe_method(&task_ref, check_kind, id) else {
-            return;
-        };
-        self.change_task(&task_ref.task.key, |task| {
-            if let Some(in_flight) = task.check_state.in_flight.get_mut(check_kind as usize) {
-                *in_flight = Some(id);
-            }
-        });
-        let probe = Probe {
-            id,
-            container: container.clone(),
-            user: task_ref.task.user.clone(),
-            method,
-            timeout: times.timeout,
-        };
-        step.output_now(
-            Destination::Container(container.clone()),
-            ContainerAction::Probe(Box::new(probe)),
-        );
+pub(super) fn probe_due(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    container: &ContainerId,
+    check_kind: CheckKind,
+) {
+    let Some(task_ref) = tasks.runs.task_of(container) else {
+        return;
+    };
+    if task_ref.container().phase != Phase::Running || task_ref.container().kill.is_some() {
+        return;
     }
-
-    fn probe_method(
-        &self,
-        task_ref: &TaskRef,
-        check_kind: CheckKind,
-        id: ProbeId,
-    ) -> Option<ProbeMethod> {
-        let info = &*task_ref.task.info;
-        if check_kind == CheckKind::Health {
-            let check = info.health_check.as_ref()?;
-            return match check.r#type() {
-                pb::health_check::Type::Command => {
-                    Some(self.command_probe(task_ref, check_kind, check.command.as_ref()?, id))
-                }
-                pb::health_check::Type::Http => {
-                    let http = check.http.as_ref()?;
-                    Some(ProbeMethod::Http {
-                        scheme: http.scheme.as_deref().unwrap_or("http").to_owned(),
-                        host: host_of(http.protocol),
-                        port: u16::try_from(http.port).ok()?,
-                        path: http.path.clone().unwrap_or_default(),
-                    })
-                }
-                pb::health_check::Type::Tcp => {
-                    let tcp = check.tcp.as_ref()?;
-                    Some(ProbeMethod::Tcp {
-                        host: host_of(tcp.protocol),
-                        port: u16::try_from(tcp.port).ok()?,
-                    })
-                }
-                pb::health_check::Type::Unknown => None,
-            };
+    let Some(times) = times(&task_ref.task.info, check_kind) else {
+        return;
+    };
+    if tasks
+        .corrections
+        .is_frozen(&task_ref.executor.key.container)
+    {
+        // A frozen task could not answer, which does not show that it is unhealthy.
+        let next = Timer::Probe(container.clone(), check_kind);
+        return step.set_timer(step.now.moment + times.interval, next);
+    }
+    let id = tasks.probes.next();
+    let Some(method) = probe_method(&task_ref, check_kind, id) else {
+        return;
+    };
+    tasks.runs.change_task(&task_ref.task.key, |task| {
+        if let Some(in_flight) = task.check_state.in_flight.get_mut(check_kind as usize) {
+            *in_flight = Some(id);
         }
-        let check = info.check.as_ref()?;
-        match check.r#type() {
-            pb::check_info::Type::Command => {
-                let command = &check.command.as_ref()?.command;
-                Some(self.command_probe(task_ref, check_kind, command, id))
-            }
-            pb::check_info::Type::Http => {
+    });
+    let probe = Probe {
+        id,
+        container: container.clone(),
+        user: task_ref.task.user.clone(),
+        method,
+        timeout: times.timeout,
+    };
+    step.output_now(
+        Destination::Container(container.clone()),
+        ContainerAction::Probe(Box::new(probe)),
+    );
+}
+
+fn probe_method(task_ref: &TaskRef, check_kind: CheckKind, id: ProbeId) -> Option<ProbeMethod> {
+    let info = &*task_ref.task.info;
+    if check_kind == CheckKind::Health {
+        let check = info.health_check.as_ref()?;
+        return match check.r#type() {
+            pb::health_check::Type::Command => Some(command_probe(
+                task_ref,
+                check_kind,
+                check.command.as_ref()?,
+                id,
+            )),
+            pb::health_check::Type::Http => {
                 let http = check.http.as_ref()?;
                 Some(ProbeMethod::Http {
-                    scheme: "http".to_owned(),
-                    host: ProbeHost::Usual,
+                    scheme: http.scheme.as_deref().unwrap_or("http").to_owned(),
+                    host: host_of(http.protocol),
                     port: u16::try_from(http.port).ok()?,
                     path: http.path.clone().unwrap_or_default(),
                 })
             }
-            pb::check_info::Type::Tcp => Some(ProbeMethod::Tcp {
+            pb::health_check::Type::Tcp => {
+                let tcp = check.tcp.as_ref()?;
+                Some(ProbeMethod::Tcp {
+                    host: host_of(tcp.protocol),
+                    port: u16::try_from(tcp.port).ok()?,
+                })
+            }
+            pb::health_check::Type::Unknown => None,
+        };
+    }
+    let check = info.check.as_ref()?;
+    match check.r#type() {
+        pb::check_info::Type::Command => {
+            let command = &check.command.as_ref()?.command;
+            Some(command_probe(task_ref, check_kind, command, id))
+        }
+        pb::check_info::Type::Http => {
+            let http = check.http.as_ref()?;
+            Some(ProbeMethod::Http {
+                scheme: "http".to_owned(),
                 host: ProbeHost::Usual,
-                port: u16::try_from(check.tcp.as_ref()?.port).ok()?,
-            }),
-            pb::check_info::Type::Unknown => None,
+                port: u16::try_from(http.port).ok()?,
+                path: http.path.clone().unwrap_or_default(),
+            })
         }
+        pb::check_info::Type::Tcp => Some(ProbeMethod::Tcp {
+            host: ProbeHost::Usual,
+            port: u16::try_from(check.tcp.as_ref()?.port).ok()?,
+        }),
+        pb::check_info::Type::Unknown => None,
     }
+}
 
-    /// The check's command, as the task's user and with its environment, in its container.
-    fn command_probe(
-        &self,
-        task_ref: &TaskRef,
-        check_kind: CheckKind,
-        command: &pb::CommandInfo,
-        id: ProbeId,
-    ) -> ProbeMethod {
-        let info = probed_task(&task_ref.task.info, command);
-        let inside = &task_ref.container().id;
-        let kind = match check_kind {
-            CheckKind::Health => "health-check",
-            CheckKind::Check => "check",
-        };
-        let container = inside.child(&format!("{kind}-{}", id.0)).ok();
-        ProbeMethod::Command(Box::new(LaunchPlan {
-            run: task_ref.executor.key.clone(),
-            container: container.unwrap_or_else(|| inside.clone()),
-            subject: Subject::Task(info.into()),
-            user: task_ref.task.user.clone(),
-            role: task_ref.task.role.clone(),
-            demand: task_ref.container().demand,
-            resources: task_ref.task.resources.clone(),
-            volumes: Vec::new(),
-            parent_volumes: Vec::new(),
-        }))
+/// The check's command, as the task's user and with its environment, in its container.
+fn command_probe(
+    task_ref: &TaskRef,
+    check_kind: CheckKind,
+    command: &pb::CommandInfo,
+    id: ProbeId,
+) -> ProbeMethod {
+    let info = probed_task(&task_ref.task.info, command);
+    let inside = &task_ref.container().id;
+    let kind = match check_kind {
+        CheckKind::Health => "health-check",
+        CheckKind::Check => "check",
+    };
+    let container = inside.child(&format!("{kind}-{}", id.0)).ok();
+    ProbeMethod::Command(Box::new(LaunchPlan {
+        run: task_ref.executor.key.clone(),
+        container: container.unwrap_or_else(|| inside.clone()),
+        subject: Subject::Task(info.into()),
+        user: task_ref.task.user.clone(),
+        role: task_ref.task.role.clone(),
+        demand: task_ref.container().demand,
+        resources: task_ref.task.resources.clone(),
+        volumes: Vec::new(),
+        parent_volumes: Vec::new(),
+    }))
+}
+
+pub(super) fn probed(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    container: &ContainerId,
+    id: ProbeId,
+    result: ProbeResult,
+) {
+    let Some(task_ref) = tasks.runs.task_of(container) else {
+        return;
+    };
+    let is_this = |check_kind: &CheckKind| {
+        let in_flight = task_ref
+            .task
+            .check_state
+            .in_flight
+            .get(*check_kind as usize);
+        in_flight.copied().flatten() == Some(id)
+    };
+    let Some(check_kind) = [CheckKind::Health, CheckKind::Check]
+        .into_iter()
+        .find(is_this)
+    else {
+        return;
+    };
+    tasks.runs.change_task(&task_ref.task.key, |task| {
+        if let Some(in_flight) = task.check_state.in_flight.get_mut(check_kind as usize) {
+            *in_flight = None;
+        }
+    });
+    if task_ref.container().phase != Phase::Running || task_ref.container().kill.is_some() {
+        return;
     }
+    if let Some(times) = times(&task_ref.task.info, check_kind) {
+        let next = Timer::Probe(container.clone(), check_kind);
+        step.set_timer(step.now.moment + times.interval, next);
+    }
+    let unsure = match &result {
+        ProbeResult::NotRun(why) => Some(why.as_str()),
+        ProbeResult::NoAnswer(_) | ProbeResult::Connected(false) if tasks.probes.was_paused(id) => {
+            Some("the agent was paused meanwhile")
+        }
+        seen if !is_success(seen)
+            && tasks
+                .corrections
+                .interrupted(&task_ref.executor.key.container, id) =>
+        {
+            Some("the task was frozen or thawed meanwhile")
+        }
+        _ => None,
+    };
+    if let Some(why) = unsure {
+        warn!(task_id = %task_ref.task.key.task, why, "a check could not be run; trying again");
+        return;
+    }
+    match check_kind {
+        CheckKind::Health => apply_health_result(tasks, step, &task_ref, &result),
+        CheckKind::Check => apply_check_result(tasks, step, &task_ref, &result),
+    }
+}
 
-    pub(super) fn probed(
-        &mut self,
-        step: &mut Step<'_>,
-        container: &ContainerId,
-        id: ProbeId,
-        result: ProbeResult,
-    ) {
-        let Some(task_ref) = self.task_of(container) else {
-            return;
-        };
-        let is_this = |check_kind: &CheckKind| {
-            let in_flight = task_ref
-                .task
-                .check_state
-                .in_flight
-                .get(*check_kind as usize);
-            in_flight.copied().flatten() == Some(id)
-        };
-        let Some(check_kind) = [CheckKind::Health, CheckKind::Check]
-            .into_iter()
-            .find(is_this)
-        else {
-            return;
-        };
-        self.change_task(&task_ref.task.key, |task| {
-            if let Some(in_flight) = task.check_state.in_flight.get_mut(check_kind as usize) {
-                *in_flight = None;
-            }
+fn apply_health_result(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    task_ref: &TaskRef,
+    result: &ProbeResult,
+) {
+    let Some(check) = task_ref.task.info.health_check.as_ref() else {
+        return debug_assert!(false, "a probed task has the check");
+    };
+    let check_state = &task_ref.task.check_state;
+    if is_success(result) {
+        let is_news = !check_state.was_healthy
+            || check_state.failures > 0
+            || check_state.is_untold(CheckKind::Health);
+        tasks.runs.change_task(&task_ref.task.key, |task| {
+            task.check_state.was_healthy = true;
+            task.check_state.failures = 0;
+            task.healthy = Some(true);
         });
-        if task_ref.container().phase != Phase::Running || task_ref.container().kill.is_some() {
-            return;
+        if is_news {
+            tell_check(tasks, step, task_ref, CheckKind::Health);
         }
-        if let Some(times) = times(&task_ref.task.info, check_kind) {
-            let next = Timer::Probe(container.clone(), check_kind);
-            step.set_timer(step.now.moment + times.interval, next);
-        }
-        let unsure = match &result {
-            ProbeResult::NotRun(why) => Some(why.as_str()),
-            ProbeResult::NoAnswer(_) | ProbeResult::Connected(false)
-                if id.0 <= self.probes_paused =>
-            {
-                Some("the agent was paused meanwhile")
-            }
-            seen if !is_success(seen) && self.stood_still(&task_ref.executor, id) => {
-                Some("the task was frozen or thawed meanwhile")
-            }
-            _ => None,
-        };
-        if let Some(why) = unsure {
-            warn!(task_id = %task_ref.task.key.task, why, "a check could not be run; trying again");
-            return;
-        }
-        match check_kind {
-            CheckKind::Health => self.apply_health_result(step, &task_ref, &result),
-            CheckKind::Check => self.apply_check_result(step, &task_ref, &result),
-        }
+        return;
     }
+    let grace = seconds(check.grace_period_seconds());
+    let since = check_state.since.unwrap_or(step.now.moment);
+    if !check_state.was_healthy && step.now.moment.saturating_since(since) <= grace {
+        info!(task_id = %task_ref.task.key.task, ?result, "a failed health check does not count yet");
+        return;
+    }
+    let failures = check_state.failures.saturating_add(1);
+    warn!(task_id = %task_ref.task.key.task, failures, ?result, "a health check failed");
+    tasks.runs.change_task(&task_ref.task.key, |task| {
+        task.check_state.failures = failures;
+        task.healthy = Some(false);
+    });
+    tell_check(tasks, step, task_ref, CheckKind::Health);
+    if failures >= check.consecutive_failures()
+        && let Some(task_ref) = tasks.runs.task_at(&task_ref.task.key)
+    {
+        kill::kill(
+            tasks,
+            step,
+            &task_ref,
+            KillCause::Unhealthy,
+            grace_of_task(&task_ref),
+        );
+    }
+}
 
-    fn apply_health_result(
-        &mut self,
-        step: &mut Step<'_>,
-        task_ref: &TaskRef,
-        result: &ProbeResult,
-    ) {
-        let Some(check) = task_ref.task.info.health_check.as_ref() else {
-            return;
-        };
-        let check_state = &task_ref.task.check_state;
-        if is_success(result) {
-            let is_news = !check_state.was_healthy
-                || check_state.failures > 0
-                || check_state.is_untold(CheckKind::Health);
-            self.change_task(&task_ref.task.key, |task| {
-                task.check_state.was_healthy = true;
-                task.check_state.failures = 0;
-                task.healthy = Some(true);
+fn apply_check_result(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    task_ref: &TaskRef,
+    result: &ProbeResult,
+) {
+    let Some(mut status) = empty_status(&task_ref.task.info) else {
+        return debug_assert!(false, "a probed task has the check");
+    };
+    match result {
+        ProbeResult::ExitCode(code) => {
+            status.command = Some(status_of::Command {
+                exit_code: Some(*code),
             });
-            if is_news {
-                self.tell_check(step, task_ref, CheckKind::Health);
-            }
-            return;
         }
-        let grace = seconds(check.grace_period_seconds());
-        let since = check_state.since.unwrap_or(step.now.moment);
-        if !check_state.was_healthy && step.now.moment.saturating_since(since) <= grace {
-            info!(task_id = %task_ref.task.key.task, ?result, "a failed health check does not count yet");
-            return;
+        ProbeResult::Status(code) => {
+            status.http = Some(status_of::Http {
+                status_code: Some(*code),
+            });
         }
-        let failures = check_state.failures.saturating_add(1);
-        warn!(task_id = %task_ref.task.key.task, failures, ?result, "a health check failed");
-        self.change_task(&task_ref.task.key, |task| {
-            task.check_state.failures = failures;
-            task.healthy = Some(false);
-        });
-        self.tell_check(step, task_ref, CheckKind::Health);
-        if failures >= check.consecutive_failures()
-            && let Some(task_ref) = self.task_at(&task_ref.task.key)
-        {
-            self.kill(
-                step,
-                &task_ref,
-                KillCause::Unhealthy,
-                grace_of_task(&task_ref),
-            );
+        ProbeResult::Connected(succeeded) => {
+            status.tcp = Some(status_of::Tcp {
+                succeeded: Some(*succeeded),
+            });
+        }
+        ProbeResult::NoAnswer(why) | ProbeResult::NotRun(why) => {
+            info!(task_id = %task_ref.task.key.task, why, "a check got no answer");
         }
     }
+    if task_ref.task.check_status.as_ref() == Some(&status)
+        && !task_ref.task.check_state.is_untold(CheckKind::Check)
+    {
+        return;
+    }
+    tasks
+        .runs
+        .change_task(&task_ref.task.key, |task| task.check_status = Some(status));
+    tell_check(tasks, step, task_ref, CheckKind::Check);
+}
 
-    fn apply_check_result(
-        &mut self,
-        step: &mut Step<'_>,
-        task_ref: &TaskRef,
-        result: &ProbeResult,
-    ) {
-        let Some(mut status) = empty_status(&task_ref.task.info) else {
-            return;
-        };
-        match result {
-            ProbeResult::ExitCode(code) => {
-                status.command = Some(status_of::Command {
-                    exit_code: Some(*code),
-                });
-            }
-            ProbeResult::Status(code) => {
-                status.http = Some(status_of::Http {
-                    status_code: Some(*code),
-                });
-            }
-            ProbeResult::Connected(succeeded) => {
-                status.tcp = Some(status_of::Tcp {
-                    succeeded: Some(*succeeded),
-                });
-            }
-            ProbeResult::NoAnswer(why) | ProbeResult::NotRun(why) => {
-                info!(task_id = %task_ref.task.key.task, why, "a check got no answer");
-            }
-        }
-        if task_ref.task.check_status.as_ref() == Some(&status)
-            && !task_ref.task.check_state.is_untold(CheckKind::Check)
-        {
-            return;
-        }
-        self.change_task(&task_ref.task.key, |task| task.check_status = Some(status));
-        self.tell_check(step, task_ref, CheckKind::Check);
-    }
-
-    /// Sends the result of a probe. Without room for the update, notes that the next probe must send its result.
-    fn tell_check(&mut self, step: &mut Step<'_>, task_ref: &TaskRef, check_kind: CheckKind) {
-        let Some(task_ref) = self.task_at(&task_ref.task.key) else {
-            return;
-        };
-        let running = pb::TaskState::TaskRunning;
-        let mut status = self.executor_status(step, &task_ref, running, task_ref.container().pid);
-        let reason = match check_kind {
-            CheckKind::Health => Reason::TaskHealthCheckStatusUpdated,
-            CheckKind::Check => Reason::TaskCheckStatusUpdated,
-        };
-        status.reason = Some(reason.into());
-        let told = self.update_task(step, &task_ref.task.key, status);
-        self.change_task(&task_ref.task.key, |task| {
-            let is_untold = told == Some(Pushed::Full);
-            task.check_state.note_told(check_kind, !is_untold);
-        });
-    }
+/// Sends the result of a probe. Without room for the update, notes that the next probe must send its result.
+fn tell_check(tasks: &mut Tasks, step: &mut Step<'_>, task_ref: &TaskRef, check_kind: CheckKind) {
+    let Some(task_ref) = tasks.runs.task_at(&task_ref.task.key) else {
+        return debug_assert!(false, "a probed task is here");
+    };
+    let running = pb::TaskState::TaskRunning;
+    let mut status = launch::executor_status(step, &task_ref, running, task_ref.container().pid);
+    let reason = match check_kind {
+        CheckKind::Health => Reason::TaskHealthCheckStatusUpdated,
+        CheckKind::Check => Reason::TaskCheckStatusUpdated,
+    };
+    status.reason = Some(reason.into());
+    let told = status_updates::update_task(tasks, step, &task_ref.task.key, status);
+    tasks.runs.change_task(&task_ref.task.key, |task| {
+        let is_untold = told == Some(Pushed::Full);
+        task.check_state.note_told(check_kind, !is_untold);
+    });
 }
 
 /// The parts of a task that the check's command needs: its environment, unless the check overrides it. Called for each

@@ -2,12 +2,16 @@
 //!
 //! An owner returns them, and `step.rs` carries them out.
 
+use std::sync::Arc;
+
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::master_frame::Message as FromMaster;
 use meseta_proto::mesos::v1 as pb;
 
+use super::accept::Refusal;
 use super::disk::DiskChange;
 use super::{ExitReason, LinkId};
+use crate::checkpoint::RunKey;
 
 /// A change in one part of the agent that other parts must follow.
 #[derive(Debug)]
@@ -37,6 +41,16 @@ pub(super) enum Consequence {
     },
     /// The process ends, without further steps.
     ProcessEnds(ExitReason),
+    /// An executor has ended with its tasks.
+    ExecutorEnded {
+        key: Arc<RunKey>,
+        /// The report for the master, unless the executor's framework is gone.
+        exited: Option<wire::ExecutorExited>,
+    },
+    /// An executor has subscribed.
+    ExecutorBack,
+    /// The agent does not run tasks.
+    TasksRefused(Refusal),
     /// The disk fell silent, or answers again.
     DiskChanged(DiskChange),
 }

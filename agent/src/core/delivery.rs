@@ -18,8 +18,8 @@ use tracing::info;
 use super::executors::kill_event;
 use super::fields::unix_ns;
 use super::model::{Executor, Task, TaskRef};
-use super::states::dropped_or_lost;
-use super::{Agent, ConnectionId, Step, Timer};
+use super::tasks::Tasks;
+use super::{ConnectionId, Step, Timer, executors, kill, reconcile};
 use crate::checkpoint::{LogEntry, Lsn, RunKey, Write};
 
 /// Bytes of tasks in a batch: a third of the smallest buffer of an executor's stream.
@@ -79,128 +79,126 @@ impl Deliveries {
     }
 }
 
-impl Agent {
-    /// Delivers the undelivered tasks to an executor, as many as fit into a batch.
-    pub(super) fn deliver_tasks(&mut self, step: &mut Step<'_>, executor: &Arc<Executor>) {
-        let Some(connection) = executor.link.connection else {
-            return;
-        };
-        let mut deliveries = executor.link.deliveries.clone();
-        if let Some(next) = deliveries.is_full_until(step.now.moment) {
+/// Delivers the undelivered tasks to an executor, as many as fit into a batch.
+pub(super) fn deliver_tasks(tasks: &mut Tasks, step: &mut Step<'_>, executor: &Arc<Executor>) {
+    let Some(connection) = executor.link.connection else {
+        return;
+    };
+    let mut deliveries = executor.link.deliveries.clone();
+    if let Some(next) = deliveries.is_full_until(step.now.moment) {
+        step.set_timer(next, Timer::Deliveries(executor.container.id.clone()));
+        return;
+    }
+    for batch in executor.batches() {
+        let event = launch_event(&batch);
+        if let Err(next) = deliveries.take(step.now.moment, event.encoded_len()) {
             step.set_timer(next, Timer::Deliveries(executor.container.id.clone()));
-            return;
+            break;
         }
-        for batch in executor.batches() {
-            let event = launch_event(&batch);
-            if let Err(next) = deliveries.take(step.now.moment, event.encoded_len()) {
-                step.set_timer(next, Timer::Deliveries(executor.container.id.clone()));
-                break;
-            }
-            for task in &batch {
-                step.persist(Write::Log {
-                    key: task.key.clone(),
-                    entry: Box::new(LogEntry::Delivered(unix_ns(step.now))),
-                });
-            }
-            let delivered_after = step.lsn();
-            for task in &batch {
-                self.change_task(&task.key, |task| {
-                    (task.delivered, task.delivered_after) = (true, delivered_after);
-                });
-            }
-            self.tell_executor(step, executor, connection, event);
-        }
-        self.change_executor(&executor.key, |executor| {
-            executor.link.was_given |= deliveries.since.is_some();
-            executor.link.deliveries = deliveries;
-        });
-    }
-
-    pub(super) fn deliver_next(&mut self, step: &mut Step<'_>, container: &ContainerId) {
-        if let Some(executor) = self.executor_of(container) {
-            self.reconcile_executor(step, &executor.key);
-        }
-    }
-
-    /// Settles delivered tasks that their executor does not name. A task with a damaged log may still run, with
-    /// acknowledged updates: it is killed.
-    pub(super) fn settle_unknown(
-        &mut self,
-        step: &mut Step<'_>,
-        key: &RunKey,
-        connection: ConnectionId,
-        known: &[pb::TaskInfo],
-    ) {
-        let Some(executor) = self.executor_at(key) else {
-            return;
-        };
-        let known: BTreeSet<&str> = known.iter().map(|task| &*task.task_id.value).collect();
-        let unknown = executor.tasks.values().filter(|task| {
-            (task.delivered || task.may_run_unknown)
-                && !known.contains(task.key.task.as_str())
-                && task.statuses.is_empty()
-                && !executor.awaits_resize(task)
-        });
-        let (lost, dropped): (Vec<_>, Vec<_>) =
-            unknown.partition(|task| task.delivered_after > Lsn::default());
-        for task in dropped {
-            let (state, why) = match task.may_run_unknown {
-                true => (pb::TaskState::TaskFailed, DAMAGED),
-                false => (self.dropped_or_lost_of(key), NEVER_ARRIVED),
-            };
-            let task_ref = TaskRef {
-                executor: executor.clone(),
-                task: task.clone(),
-            };
-            let reason = Reason::AgentRestarted;
-            self.finish_unlaunched(step, &task_ref, state, reason, why.to_owned());
-            if task.may_run_unknown {
-                let kill = kill_event(&task.key.task, None);
-                self.tell_executor(step, &executor, connection, kill);
-            }
-        }
-        self.give_again(step, &executor, lost);
-    }
-
-    /// Queues the tasks that did not reach an executor for delivery, except killed tasks. If the executor misses the first
-    /// of them more than [`ATTEMPTS_MAX`] times in a row, all of them are dropped: the event may be larger than a stream
-    /// allows.
-    fn give_again(&mut self, step: &mut Step<'_>, executor: &Arc<Executor>, lost: Vec<&Arc<Task>>) {
-        let Some(first) = lost.iter().map(|task| task.order).min() else {
-            return self.change_executor(&executor.key, |executor| {
-                executor.link.deliveries.lost = None;
-            });
-        };
-        let mut times = 0;
-        self.change_executor(&executor.key, |executor| {
-            times = executor.link.deliveries.count_lost(first);
-        });
-        info!(
-            executor_id = %executor.key.executor, tasks = lost.len(), times,
-            "an executor does not have tasks that it was given"
-        );
-        for task in &lost {
-            self.change_task(&task.key, |task| {
-                (task.delivered, task.delivered_after) = (false, Lsn::default());
+        for task in &batch {
+            step.persist(Write::Log {
+                key: task.key.clone(),
+                entry: Box::new(LogEntry::Delivered(unix_ns(step.now))),
             });
         }
-        for task in lost {
-            let Some(task_ref) = self.task_at(&task.key) else {
-                continue;
-            };
-            if times > ATTEMPTS_MAX {
-                let state = self.dropped_or_lost_of(&executor.key);
-                let (reason, why) = (Reason::TaskUnknown, NOT_TAKEN.to_owned());
-                self.finish_unlaunched(step, &task_ref, state, reason, why);
-            } else if task.kill_asked.is_some() {
-                self.end_undelivered(step, &task_ref);
-            }
+        let delivered_after = step.lsn();
+        for task in &batch {
+            tasks.runs.change_task(&task.key, |task| {
+                (task.delivered, task.delivered_after) = (true, delivered_after);
+            });
+        }
+        executors::tell_executor(step, executor, connection, event);
+    }
+    tasks.runs.change_executor(&executor.key, |executor| {
+        executor.link.was_given |= deliveries.since.is_some();
+        executor.link.deliveries = deliveries;
+    });
+}
+
+pub(super) fn deliver_next(tasks: &mut Tasks, step: &mut Step<'_>, container: &ContainerId) {
+    if let Some(executor) = tasks.runs.executor_of(container) {
+        reconcile::reconcile_executor(tasks, step, &executor.key);
+    }
+}
+
+/// Settles delivered tasks that their executor does not name. A task with a damaged log may still run, with
+/// acknowledged updates: it is killed.
+pub(super) fn settle_unknown(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    key: &RunKey,
+    connection: ConnectionId,
+    known: &[pb::TaskInfo],
+) {
+    let Some(executor) = tasks.runs.executor_at(key) else {
+        return;
+    };
+    let known: BTreeSet<&str> = known.iter().map(|task| &*task.task_id.value).collect();
+    let unknown = executor.tasks.values().filter(|task| {
+        (task.delivered || task.may_run_unknown)
+            && !known.contains(task.key.task.as_str())
+            && task.statuses.is_empty()
+            && !executor.awaits_resize(task)
+    });
+    let (lost, dropped): (Vec<_>, Vec<_>) =
+        unknown.partition(|task| task.delivered_after > Lsn::default());
+    for task in dropped {
+        let (state, why) = match task.may_run_unknown {
+            true => (pb::TaskState::TaskFailed, DAMAGED),
+            false => (tasks.runs.dropped_or_lost(key), NEVER_ARRIVED),
+        };
+        let task_ref = TaskRef {
+            executor: executor.clone(),
+            task: task.clone(),
+        };
+        let reason = Reason::AgentRestarted;
+        executors::finish_unlaunched(tasks, step, &task_ref, state, reason, why.to_owned());
+        if task.may_run_unknown {
+            let kill = kill_event(&task.key.task, None);
+            executors::tell_executor(step, &executor, connection, kill);
         }
     }
+    give_again(tasks, step, &executor, lost);
+}
 
-    fn dropped_or_lost_of(&self, key: &RunKey) -> pb::TaskState {
-        let framework = self.frameworks.get(&key.framework);
-        dropped_or_lost(framework.is_some_and(|framework| framework.is_partition_aware()))
+/// Queues the tasks that did not reach an executor for delivery, except killed tasks. If the executor misses the first
+/// of them more than [`ATTEMPTS_MAX`] times in a row, all of them are dropped: the event may be larger than a stream
+/// allows.
+fn give_again(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    executor: &Arc<Executor>,
+    lost: Vec<&Arc<Task>>,
+) {
+    let Some(first) = lost.iter().map(|task| task.order).min() else {
+        return tasks.runs.change_executor(&executor.key, |executor| {
+            executor.link.deliveries.lost = None;
+        });
+    };
+    let mut times = 0;
+    tasks.runs.change_executor(&executor.key, |executor| {
+        times = executor.link.deliveries.count_lost(first);
+    });
+    info!(
+        executor_id = %executor.key.executor, tasks = lost.len(), times,
+        "an executor does not have tasks that it was given"
+    );
+    for task in &lost {
+        tasks.runs.change_task(&task.key, |task| {
+            (task.delivered, task.delivered_after) = (false, Lsn::default());
+        });
+    }
+    for task in lost {
+        let Some(task_ref) = tasks.runs.task_at(&task.key) else {
+            continue;
+        };
+        if times > ATTEMPTS_MAX {
+            let state = tasks.runs.dropped_or_lost(&executor.key);
+            let (reason, why) = (Reason::TaskUnknown, NOT_TAKEN.to_owned());
+            executors::finish_unlaunched(tasks, step, &task_ref, state, reason, why);
+        } else if task.kill_asked.is_some() {
+            kill::end_undelivered(tasks, step, &task_ref);
+        }
     }
 }
 

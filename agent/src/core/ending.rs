@@ -10,9 +10,14 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::ContainerId;
 use tracing::warn;
 
+use super::consequence::Consequence;
 use super::model::{Kill, Phase, TaskRef};
 use super::states::signal_name;
-use super::{Agent, ContainerAction, Destination, Ending, Exit, Step};
+use super::tasks::Tasks;
+use super::{
+    ContainerAction, Destination, Ending, Exit, Step, corrections, kill, launch, lifetimes,
+    reconcile, status_updates,
+};
 use crate::checkpoint::{KillCause, Limitation};
 
 pub(super) const NOT_LAUNCHED: &str = "The agent was restarted before the task could be launched";
@@ -27,107 +32,115 @@ struct TaskOutcome {
     limitation: Option<pb::TaskResourceLimitation>,
 }
 
-impl Agent {
-    pub(super) fn ended(&mut self, step: &mut Step<'_>, container: &ContainerId, ending: Ending) {
-        let Some(executor) = self.executor_of(container) else {
-            return;
+/// Handles the end of a container.
+#[must_use]
+pub(super) fn ended(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    container: &ContainerId,
+    ending: Ending,
+) -> Option<Consequence> {
+    let executor = tasks.runs.executor_of(container)?;
+    let task_ref = tasks.runs.task_of(container);
+    let of_task = task_ref.as_ref().map(TaskRef::container);
+    let ending = unless_begun(of_task.unwrap_or(&executor.container).phase, ending);
+    if let Exit::Unknown(why) = &ending.exit {
+        warn!(container_id = %container, why, "a container's exit status is unknown");
+    }
+    let Some(task_ref) = task_ref else {
+        return lifetimes::end_executor(tasks, step, &executor, &ending);
+    };
+    if task_ref.container().phase == Phase::Ended {
+        return None;
+    }
+    let kill = effective_kill(task_ref.container().kill, &ending);
+    let has_run = matches!(ending.exit, Exit::Code(_) | Exit::Signal(_));
+    let ended_itself = matches!(ending.exit, Exit::Code(_));
+    if task_ref.container().phase == Phase::Launching && kill.is_some() && !ended_itself {
+        kill::finish_killed_during_launch(tasks, step, &task_ref);
+        return None;
+    }
+    if has_run && kill.is_none() {
+        // The container ran, but the agent may have crashed before it sent that update.
+        launch::tell_running(tasks, step, &task_ref);
+    }
+    let preempted = corrections::preemption_of(tasks, &task_ref.executor);
+    let preempted = preempted.filter(|_| !has_ended_itself(&ending));
+    let mut outcome = task_outcome(kill, ending);
+    if let Some(preempted) = preempted.filter(|_| outcome.limitation.is_none()) {
+        outcome = TaskOutcome {
+            state: preempted.state,
+            source: Source::Agent,
+            reason: Some(preempted.reason),
+            message: preempted.message,
+            limitation: None,
         };
-        let task_ref = self.task_of(container);
-        let of_task = task_ref.as_ref().map(TaskRef::container);
-        let ending = unless_begun(of_task.unwrap_or(&executor.container).phase, ending);
-        if let Exit::Unknown(why) = &ending.exit {
-            warn!(container_id = %container, why, "a container's exit status is unknown");
-        }
-        let Some(task_ref) = task_ref else {
-            return self.executor_ended(step, &executor, ending);
-        };
-        if task_ref.container().phase == Phase::Ended {
-            return;
-        }
-        let kill = effective_kill(task_ref.container().kill, &ending);
-        let has_run = matches!(ending.exit, Exit::Code(_) | Exit::Signal(_));
-        let ended_itself = matches!(ending.exit, Exit::Code(_));
-        if task_ref.container().phase == Phase::Launching && kill.is_some() && !ended_itself {
-            return self.finish_killed_during_launch(step, &task_ref);
-        }
-        if has_run && kill.is_none() {
-            // The container ran, but the agent may have crashed before it sent that update.
-            self.tell_running(step, &task_ref);
-        }
-        let preempted = self.preemption_of(&task_ref.executor);
-        let preempted = preempted.filter(|_| !has_ended_itself(&ending));
-        let mut outcome = task_outcome(kill, ending);
-        if let Some(preempted) = preempted.filter(|_| outcome.limitation.is_none()) {
-            outcome = TaskOutcome {
-                state: preempted.state,
-                source: Source::Agent,
-                reason: Some(preempted.reason),
-                message: preempted.message,
-                limitation: None,
-            };
-        }
-        self.finish_task(
-            step,
-            &task_ref,
-            outcome.state,
-            outcome.source,
-            outcome.reason,
-            Some(outcome.message),
-            outcome.limitation,
-        );
     }
+    finish_task(
+        tasks,
+        step,
+        &task_ref,
+        outcome.state,
+        outcome.source,
+        outcome.reason,
+        Some(outcome.message),
+        outcome.limitation,
+    );
+    None
+}
 
-    /// Sends the terminal update of a task whose container is gone.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of one status, named at the call"
-    )]
-    pub(super) fn finish_task(
-        &mut self,
-        step: &mut Step<'_>,
-        task_ref: &TaskRef,
-        state: pb::TaskState,
-        source: Source,
-        reason: Option<Reason>,
-        message: Option<String>,
-        limitation: Option<pb::TaskResourceLimitation>,
-    ) {
-        let container = task_ref.container().id.clone();
-        let phase = task_ref.container().phase;
-        self.change_container(&container, |container| container.phase = Phase::Ended);
-        step.remove_timers_of(&container);
-        let pid = task_ref
-            .container()
-            .pid
-            .filter(|_| source == Source::Executor);
-        let mut status = self.executor_status(step, task_ref, state, pid);
-        status.source = Some(source.into());
-        status.reason = reason.map(Into::into);
-        status.message = message;
-        status.limitation = limitation;
-        if phase == Phase::Launching {
-            // There was no container to report.
-            status.container_status = None;
-        }
-        if task_ref.task.nested.is_some() {
-            self.send_after_resize(step, task_ref, status, Default::default());
-            return self.end_group_of(step, task_ref, state);
-        }
-        step.counters.executors_terminated += 1;
-        self.update_task(step, &task_ref.task.key, status);
-        self.forget(step, &container);
+/// Sends the terminal update of a task whose container is gone.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the parts of one status, named at the call"
+)]
+pub(super) fn finish_task(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    task_ref: &TaskRef,
+    state: pb::TaskState,
+    source: Source,
+    reason: Option<Reason>,
+    message: Option<String>,
+    limitation: Option<pb::TaskResourceLimitation>,
+) {
+    let container = task_ref.container().id.clone();
+    let phase = task_ref.container().phase;
+    tasks
+        .runs
+        .change_container(&container, |container| container.phase = Phase::Ended);
+    step.remove_timers_of(&container);
+    let pid = task_ref
+        .container()
+        .pid
+        .filter(|_| source == Source::Executor);
+    let mut status = launch::executor_status(step, task_ref, state, pid);
+    status.source = Some(source.into());
+    status.reason = reason.map(Into::into);
+    status.message = message;
+    status.limitation = limitation;
+    if phase == Phase::Launching {
+        // There was no container to report.
+        status.container_status = None;
     }
+    if task_ref.task.nested.is_some() {
+        reconcile::send_after_resize(tasks, step, task_ref, status, Default::default());
+        return kill::end_group_of(tasks, step, task_ref, state);
+    }
+    step.counters.executors_terminated += 1;
+    status_updates::update_task(tasks, step, &task_ref.task.key, status);
+    forget(tasks, step, &container);
+}
 
-    /// Forgets a container whose end is written, so that the machine's records of it may be removed.
-    pub(super) fn forget(&mut self, step: &mut Step<'_>, container: &ContainerId) {
-        self.forget_revocable(container);
-        step.remove_timers_of(container);
-        let container = container.clone();
-        step.output(
-            Destination::Container(container.clone()),
-            ContainerAction::Forget { container },
-        );
-    }
+/// Forgets a container whose end is written, so that the machine's records of it may be removed.
+pub(super) fn forget(tasks: &mut Tasks, step: &mut Step<'_>, container: &ContainerId) {
+    tasks.corrections.forget(container);
+    step.remove_timers_of(container);
+    let container = container.clone();
+    step.output(
+        Destination::Container(container.clone()),
+        ContainerAction::Forget { container },
+    );
 }
 
 /// Corrects the exit of a container that is known to have run: a missing note of its supervisor then means that the

@@ -126,8 +126,7 @@ impl Lifecycle {
         awaits_acknowledgements: bool,
         is_registered: bool,
     ) {
-        let Some(reason) = &self.exit else { return };
-        let unregisters = *reason == ExitReason::Unregistered;
+        let unregisters = self.exit == Some(ExitReason::Unregistered);
         if unregisters && awaits_acknowledgements && self.wait(step) {
             return;
         }

@@ -6,12 +6,23 @@
 //!
 //! ```text
 //! input.rs, effect.rs, ids.rs, launch_plan.rs  the inputs and outputs
-//! step.rs          an input → the owners; consequences of one owner → the others
-//! step_context.rs, journal.rs  data of a step; order of writes and outputs
-//! consequence.rs   consequences of a change for other owners
+//! step.rs          an input → its owner; the consequences of one owner → the others, in one match
+//! step_context.rs, journal.rs, timers.rs  the data of a step: settings, writes, outputs, timers
+//! consequence.rs   the changes that other owners must follow
+//!
+//! owners of state, each with private fields:
 //! lifecycle.rs     RECOVERING → DISCONNECTED → RUNNING → TERMINATING; the exit
-//! registration.rs  connections to the master, backoff, pings
-//! epochs.rs        the obeyed masters
+//! registration.rs, epochs.rs  the connection to the master, backoff, pings; the obeyed masters
+//! operations.rs, operation_updates.rs  reservations and volumes; unacknowledged results
+//! oversubscription.rs  estimates → the total for the master; limits of revocable work
+//! disk.rs          the condition of the disk
+//! tasks.rs         the owners of the state of tasks:
+//!   runs.rs, model.rs, history.rs  frameworks, executors, tasks; the completed ones
+//!   update_streams.rs, shares.rs  streams of status updates; shares in common limits
+//!   corrections.rs  frozen and evicted containers
+//!   drain.rs       the drain; probe.rs: the ids of probes
+//!
+//! functions on the owners of tasks:
 //! accept.rs        RUN_TASK, RUN_TASK_GROUP → checked → intent → launch
 //! rejection.rs     reasons to refuse a task
 //! launch.rs        started containers → STARTING, RUNNING
@@ -21,19 +32,13 @@
 //! executor_kills.rs  kills of tasks of custom executors
 //! lifetimes.rs     timeouts, shutdown and end of executors
 //! reconcile.rs     events that wait for an executor's container: resizes, deliveries, terminal updates
-//! probe.rs, checks.rs  probes of tasks; their schedule and results
+//! checks.rs        the schedule and the results of probes
 //! kill.rs          KILL, completion time, shutdown
 //! ending.rs        a container's end → terminal update
-//! operations.rs    reservations and volumes
-//! disk.rs          the condition of the disk
-//! oversubscription.rs  estimates → the master; corrections → revocable containers
-//! status_updates.rs status updates made, sent, acknowledged; runs retired
-//! update_streams.rs streams of status updates
-//! shares.rs        shares of frameworks in common limits
+//! status_updates.rs  status updates made, sent, acknowledged; runs retired
 //! recovery.rs      the state after a restart
 //! partial_groups.rs  partially written groups
 //! boot_clock.rs    ages of events, over restarts
-//! pause.rs         deadlines after a pause of the process
 //! ```
 //! Invariants: an intent is durable before the launch, an update before it is sent, its acknowledgement before the next
 //! update; a task ends once; an unobserved exit is a failure.
@@ -43,6 +48,7 @@ mod boot_clock;
 mod check_rules;
 mod checks;
 mod consequence;
+mod corrections;
 mod delivery;
 mod demand;
 mod disk;
@@ -68,30 +74,29 @@ mod operations;
 mod oversubscription;
 mod parent_volumes;
 mod partial_groups;
-mod pause;
 mod probe;
 mod reconcile;
 mod recovery;
 mod registration;
 mod rejection;
 mod reregistration;
+mod runs;
 mod shares;
 mod snapshot;
 mod states;
 mod status_updates;
 mod step;
 mod step_context;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod timers;
 mod update_streams;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_proto::mesos::v1 as pb;
-use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, TaskId};
+use meseta_resources::Resources;
 
 pub use boot_clock::BootClock;
 pub use demand::Enforceable;
@@ -118,15 +123,12 @@ pub use update_streams::{
     Acknowledged, Pushed, RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN, StatusUpdates, StreamKey,
 };
 
-use crate::checkpoint::{Lsn, RunKey, TaskKey};
-use history::History;
-use lifecycle::Lifecycle;
-use operations::Operations;
-use registration::Registration;
 pub(crate) use registration::stream_key;
 pub(crate) use rejection::VOLUMES_MAX;
 use step_context::Step;
 use timers::Timer;
+
+use crate::checkpoint::Lsn;
 
 /// The fixed settings of the core.
 #[derive(Clone, Debug)]
@@ -184,137 +186,4 @@ pub enum State {
     Running,
     /// The agent is shutting down.
     Terminating,
-}
-
-/// The owner of a container.
-#[derive(Clone, Debug)]
-struct ContainerOwner {
-    framework: FrameworkId,
-    executor: ExecutorId,
-    /// The task of the container's main process; `None` for an executor's own container.
-    task: Option<TaskId>,
-}
-
-/// The state of the agent, by owner.
-#[derive(Debug)]
-struct Agent {
-    lifecycle: Lifecycle,
-    registration: Registration,
-    frameworks: BTreeMap<FrameworkId, Arc<Framework>>,
-    completed_frameworks: VecDeque<Arc<Framework>>,
-    /// The memory of completed frameworks, and of completed executors of other frameworks.
-    history: History,
-    containers: BTreeMap<ContainerId, ContainerOwner>,
-    /// The number of probes begun.
-    probes: u64,
-    /// Probes up to this number were running during a pause of the agent, so their failures do not count.
-    probes_paused: u64,
-    /// The number of accepted tasks, used to deliver tasks in that order.
-    accepted: u64,
-    /// Whether registration waits for the return of recovered executors.
-    awaits_executors: bool,
-    updates: StatusUpdates,
-    operations: Operations,
-    oversubscription: Oversubscription,
-    /// Set while the master drains the agent.
-    draining: Option<Draining>,
-}
-
-impl Agent {
-    /// Creates the initial state.
-    fn new(options: &Options) -> Self {
-        Self {
-            lifecycle: Lifecycle::new(),
-            registration: Registration::default(),
-            frameworks: BTreeMap::new(),
-            completed_frameworks: VecDeque::new(),
-            containers: BTreeMap::new(),
-            probes: 0,
-            probes_paused: 0,
-            accepted: 0,
-            awaits_executors: false,
-            updates: StatusUpdates::new(options.check_updates_bytes_max),
-            history: History::new(options.history_bytes_max),
-            operations: Operations::new(&options.resources),
-            oversubscription: Oversubscription::default(),
-            draining: None,
-        }
-    }
-
-    /// The executor that owns a container, or its parent.
-    fn executor_of(&self, container: &ContainerId) -> Option<Arc<Executor>> {
-        let owner = self.containers.get(container)?;
-        let framework = self.frameworks.get(&owner.framework)?;
-        framework.executors.get(&owner.executor).cloned()
-    }
-
-    /// The task of a container's main process; `None` for an executor's own container.
-    fn task_of(&self, container: &ContainerId) -> Option<TaskRef> {
-        let task = self.containers.get(container)?.task.clone()?;
-        let executor = self.executor_of(container)?;
-        let task = executor.tasks.get(&task)?.clone();
-        Some(TaskRef { executor, task })
-    }
-
-    /// The executor of a run, unless another run has replaced it.
-    fn executor_at(&self, key: &RunKey) -> Option<Arc<Executor>> {
-        let framework = self.frameworks.get(&key.framework)?;
-        let executor = framework.executors.get(&key.executor)?;
-        (executor.key.container == key.container).then(|| executor.clone())
-    }
-
-    fn task_at(&self, key: &TaskKey) -> Option<TaskRef> {
-        let executor = self.executor_at(&key.run)?;
-        let task = executor.tasks.get(&key.task)?.clone();
-        Some(TaskRef { executor, task })
-    }
-
-    fn change_executor(&mut self, key: &RunKey, change: impl FnOnce(&mut Executor)) {
-        let Some(framework) = self.frameworks.get_mut(&key.framework) else {
-            return;
-        };
-        if let Some(executor) = Arc::make_mut(framework).executors.get_mut(&key.executor) {
-            change(Arc::make_mut(executor));
-        }
-    }
-
-    fn change_task(&mut self, key: &TaskKey, change: impl FnOnce(&mut Task)) {
-        self.change_executor(&key.run, |executor| {
-            if let Some(task) = executor.tasks.get_mut(&key.task) {
-                change(Arc::make_mut(task));
-            }
-        });
-    }
-
-    fn change_container(&mut self, id: &ContainerId, change: impl FnOnce(&mut Container)) {
-        let Some(owner) = self.containers.get(id) else {
-            return;
-        };
-        let framework = self.frameworks.get_mut(&owner.framework);
-        let Some(executor) = framework
-            .and_then(|framework| Arc::make_mut(framework).executors.get_mut(&owner.executor))
-        else {
-            return;
-        };
-        let executor = Arc::make_mut(executor);
-        if executor.container.id == *id {
-            return change(&mut executor.container);
-        }
-        let task = owner.task.as_ref();
-        let task = task.and_then(|task| executor.tasks.get_mut(task));
-        if let Some(nested) = task.and_then(|task| Arc::make_mut(task).nested.as_mut()) {
-            change(nested);
-        }
-    }
-}
-
-/// The resources allocated to the live executors.
-fn allocated(frameworks: &BTreeMap<FrameworkId, Arc<Framework>>) -> Resources {
-    let mut sum = Resources::default();
-    for executor in frameworks.values().flat_map(|one| one.executors.values()) {
-        for resource in executor.allocated().iter() {
-            sum.insert(resource.clone());
-        }
-    }
-    sum
 }

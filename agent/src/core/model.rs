@@ -274,6 +274,14 @@ impl Executor {
         self.container.phase != Phase::Ended
     }
 
+    /// Whether the executor accepts tasks of its kind.
+    pub(super) fn takes_tasks(&self, kind: ExecutorKind) -> bool {
+        self.kind == kind
+            && self.is_live()
+            && self.container.kill.is_none()
+            && self.link.termination_reason.is_none()
+    }
+
     /// Whether the executor was launched and has not subscribed yet.
     pub fn is_registering(&self) -> bool {
         self.kind == ExecutorKind::Custom && !self.link.has_subscribed

@@ -26,6 +26,37 @@ pub struct Probe {
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct ProbeId(pub u64);
 
+/// The ids of the probes begun so far.
+#[derive(Debug, Default)]
+pub(super) struct ProbeIds {
+    last: ProbeId,
+    /// Probes up to this id were running during a pause of the agent, so their failures do not count.
+    paused: ProbeId,
+}
+
+impl ProbeIds {
+    /// The id of a new probe.
+    pub(super) fn next(&mut self) -> ProbeId {
+        self.last.0 += 1;
+        self.last
+    }
+
+    /// The id of the last probe.
+    pub(super) fn last(&self) -> ProbeId {
+        self.last
+    }
+
+    /// Notes that the agent has just been paused.
+    pub(super) fn note_pause(&mut self) {
+        self.paused = self.last;
+    }
+
+    /// Whether a probe was running during a pause.
+    pub(super) fn was_paused(&self, id: ProbeId) -> bool {
+        id <= self.paused
+    }
+}
+
 /// The method of a probe, which runs in the task's environment.
 #[derive(Clone, Debug)]
 pub enum ProbeMethod {

@@ -1,6 +1,6 @@
 //! Reconciles an executor with its container: resizes, task deliveries, terminal updates.
 //!
-//! [`AgentCore::reconcile_executor`] inspects a default or custom executor and takes the steps that are possible now. A
+//! [`reconcile_executor`] inspects a default or custom executor and takes the steps that are possible now. A
 //! container has the resources of a task before the task reaches it, and has lost them before the terminal update of
 //! the task is sent.
 
@@ -17,205 +17,213 @@ use super::demand::{combined, demand};
 use super::fields::volumes_among;
 use super::model::{Executor, ExecutorKind, Phase, Task, TaskRef, TerminationReason};
 use super::parent_volumes::ParentVolumes;
-use super::{Agent, ContainerAction, Destination, Step};
+use super::tasks::Tasks;
+use super::{
+    ContainerAction, Destination, Step, delivery, ending, executors, kill, launch, lifetimes,
+    status_updates,
+};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{KillCause, RunKey, TaskKey};
 
-impl Agent {
-    /// Performs the pending steps of an executor.
-    pub(super) fn reconcile_executor(&mut self, step: &mut Step<'_>, key: &RunKey) {
-        let Some(executor) = self.executor_at(key) else {
-            return;
-        };
-        if executor.kind == ExecutorKind::Command {
-            return;
-        }
-        match executor.container.phase {
-            Phase::Launching => return,
-            Phase::Ended => return self.send_delayed_updates(step, &executor),
-            Phase::Running => {}
-        }
-        if executor.link.resizes > 0 {
-            return;
-        }
-        let is_ending =
-            executor.container.kill.is_some() || executor.link.termination_reason.is_some();
-        let required = self.required_demand(step, &executor);
-        let volumes = match executor.kind {
-            ExecutorKind::Custom => executor.volumes(|task| !executor.awaits_resize(task)),
-            // Each task has its own container for them.
-            ExecutorKind::Default | ExecutorKind::Command => Vec::new(),
-        };
-        let has_others = executor.kind == ExecutorKind::Custom
-            && executor.link.volumes.as_ref() != Some(&volumes);
-        if (required != executor.container.demand || has_others) && !is_ending {
-            return self.resize(step, &executor, required, volumes);
-        }
-        self.send_delayed_updates(step, &executor);
-        if is_ending {
-            return;
-        }
-        match executor.kind {
-            ExecutorKind::Custom => self.deliver_tasks(step, &executor),
-            _ => self.launch_nested(step, &executor),
-        }
-        self.end_if_idle(step, key);
+/// Performs the pending steps of an executor.
+pub(super) fn reconcile_executor(tasks: &mut Tasks, step: &mut Step<'_>, key: &RunKey) {
+    let Some(executor) = tasks.runs.executor_at(key) else {
+        return;
+    };
+    if executor.kind == ExecutorKind::Command {
+        return;
     }
-
-    /// Requests and limits of the executor and its live tasks together.
-    fn required_demand(&self, step: &Step<'_>, executor: &Executor) -> Demand {
-        let own = executor.own_demand(step.options.enforceable);
-        let tasks = executor.tasks.values();
-        let live = tasks.filter(|task| !task.is_terminal() && !executor.awaits_resize(task));
-        combined(std::iter::once(own).chain(live.map(|task| task.demand)))
+    match executor.container.phase {
+        Phase::Launching => return,
+        Phase::Ended => return send_delayed_updates(tasks, step, &executor),
+        Phase::Running => {}
     }
+    if executor.link.resizes > 0 {
+        return;
+    }
+    let is_ending = executor.container.kill.is_some() || executor.link.termination_reason.is_some();
+    let required = required_demand(step, &executor);
+    let volumes = match executor.kind {
+        ExecutorKind::Custom => executor.volumes(|task| !executor.awaits_resize(task)),
+        // Each task has its own container for them.
+        ExecutorKind::Default | ExecutorKind::Command => Vec::new(),
+    };
+    let has_others =
+        executor.kind == ExecutorKind::Custom && executor.link.volumes.as_ref() != Some(&volumes);
+    if (required != executor.container.demand || has_others) && !is_ending {
+        return resize(tasks, step, &executor, required, volumes);
+    }
+    send_delayed_updates(tasks, step, &executor);
+    if is_ending {
+        return;
+    }
+    match executor.kind {
+        ExecutorKind::Custom => delivery::deliver_tasks(tasks, step, &executor),
+        _ => launch_nested(tasks, step, &executor),
+    }
+    end_if_idle(tasks, step, key);
+}
 
-    fn resize(
-        &mut self,
-        step: &mut Step<'_>,
-        executor: &Executor,
-        required: Demand,
-        volumes: Vec<pb::Resource>,
-    ) {
-        let container = executor.container.id.clone();
-        self.change_executor(&executor.key, |executor| {
-            executor.container.demand = required;
-            executor.link.volumes = Some(volumes.clone());
-            executor.link.resizes += 1;
-        });
-        step.output(
-            Destination::Container(container.clone()),
-            ContainerAction::Resize {
-                container,
-                demand: required,
-                resources: executor.allocated_with(|task| !executor.awaits_resize(task)),
-                volumes,
-            },
+/// Requests and limits of the executor and its live tasks together.
+fn required_demand(step: &Step<'_>, executor: &Executor) -> Demand {
+    let own = executor.own_demand(step.options.enforceable);
+    let tasks = executor.tasks.values();
+    let live = tasks.filter(|task| !task.is_terminal() && !executor.awaits_resize(task));
+    combined(std::iter::once(own).chain(live.map(|task| task.demand)))
+}
+
+fn resize(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    executor: &Executor,
+    required: Demand,
+    volumes: Vec<pb::Resource>,
+) {
+    let container = executor.container.id.clone();
+    tasks.runs.change_executor(&executor.key, |executor| {
+        executor.container.demand = required;
+        executor.link.volumes = Some(volumes.clone());
+        executor.link.resizes += 1;
+    });
+    step.output(
+        Destination::Container(container.clone()),
+        ContainerAction::Resize {
+            container,
+            demand: required,
+            resources: executor.allocated_with(|task| !executor.awaits_resize(task)),
+            volumes,
+        },
+    );
+}
+
+pub(super) fn resized(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    container: &ContainerId,
+    failed: Option<String>,
+) {
+    let Some(executor) = tasks.runs.executor_of(container) else {
+        return;
+    };
+    let key = executor.key.clone();
+    tasks.runs.change_executor(&key, |executor| {
+        executor.link.resizes = executor.link.resizes.saturating_sub(1);
+    });
+    if let Some(cause) = failed.filter(|_| executor.is_live()) {
+        error!(container_id = %container, cause, "a container could not be resized");
+        let message = format!("Failed to update resources for container: {cause}");
+        terminate_executor(
+            tasks,
+            step,
+            &executor,
+            tasks.runs.gone_or_lost(&key),
+            Reason::ContainerUpdateFailed,
+            message,
         );
     }
+    reconcile_executor(tasks, step, &key);
+}
 
-    pub(super) fn resized(
-        &mut self,
-        step: &mut Step<'_>,
-        container: &ContainerId,
-        failed: Option<String>,
-    ) {
-        let Some(executor) = self.executor_of(container) else {
-            return;
+/// Sends the terminal updates that were delayed by a resize.
+fn send_delayed_updates(tasks: &mut Tasks, step: &mut Step<'_>, executor: &Executor) {
+    if executor.link.delayed_updates.is_empty() {
+        return;
+    }
+    tasks.runs.change_executor(&executor.key, |executor| {
+        executor.link.delayed_updates.clear()
+    });
+    for (status, permit) in executor.link.delayed_updates.clone() {
+        let task = executor.tasks.get(status.task_id.value.as_str());
+        let Some(task) = task.cloned() else {
+            continue;
         };
-        let key = executor.key.clone();
-        self.change_executor(&key, |executor| {
-            executor.link.resizes = executor.link.resizes.saturating_sub(1);
-        });
-        if let Some(cause) = failed.filter(|_| executor.is_live()) {
-            error!(container_id = %container, cause, "a container could not be resized");
-            let message = format!("Failed to update resources for container: {cause}");
-            self.terminate_executor(
-                step,
-                &executor,
-                self.gone_or_lost(&key),
-                Reason::ContainerUpdateFailed,
-                message,
-            );
-        }
-        self.reconcile_executor(step, &key);
+        send_terminal_update(tasks, step, &task.key, status, permit);
     }
+}
 
-    /// Sends the terminal updates that were delayed by a resize.
-    fn send_delayed_updates(&mut self, step: &mut Step<'_>, executor: &Executor) {
-        if executor.link.delayed_updates.is_empty() {
-            return;
+/// Sends the terminal update of a task whose resources were taken back.
+fn send_terminal_update(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    key: &TaskKey,
+    status: pb::TaskStatus,
+    permit: Arc<Permit>,
+) {
+    let Some(task_ref) = tasks.runs.task_at(key) else {
+        return;
+    };
+    let uuid = status.uuid.clone().unwrap_or_default();
+    let is_executors = status.source() == Source::Executor;
+    let told = status_updates::update_task_in(tasks, step, key, status, permit);
+    match &task_ref.task.nested {
+        Some(nested) => ending::forget(tasks, step, &nested.id.clone()),
+        None if is_executors => {
+            executors::acknowledge_to_executor(tasks, step, &task_ref, uuid, told)
         }
-        self.change_executor(&executor.key, |executor| {
-            executor.link.delayed_updates.clear()
-        });
-        for (status, permit) in executor.link.delayed_updates.clone() {
-            let task = executor.tasks.get(status.task_id.value.as_str());
-            let Some(task) = task.cloned() else {
-                continue;
-            };
-            self.send_terminal_update(step, &task.key, status, permit);
-        }
+        None => {}
     }
+}
 
-    /// Sends the terminal update of a task whose resources were taken back.
-    fn send_terminal_update(
-        &mut self,
-        step: &mut Step<'_>,
-        key: &TaskKey,
-        status: pb::TaskStatus,
-        permit: Arc<Permit>,
-    ) {
-        let Some(task_ref) = self.task_at(key) else {
-            return;
-        };
-        let uuid = status.uuid.clone().unwrap_or_default();
-        let is_executors = status.source() == Source::Executor;
-        let told = self.update_task_in(step, key, status, permit);
-        match &task_ref.task.nested {
-            Some(nested) => self.forget(step, &nested.id.clone()),
-            None if is_executors => self.acknowledge_to_executor(step, &task_ref, uuid, told),
-            None => {}
-        }
-    }
-
-    /// Delays a terminal update until the executor's container has been resized.
-    pub(super) fn send_after_resize(
-        &mut self,
-        step: &mut Step<'_>,
-        task_ref: &TaskRef,
-        status: pb::TaskStatus,
-        permit: Arc<Permit>,
-    ) {
-        self.change_executor(&task_ref.executor.key, |executor| {
+/// Delays a terminal update until the executor's container has been resized.
+pub(super) fn send_after_resize(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    task_ref: &TaskRef,
+    status: pb::TaskStatus,
+    permit: Arc<Permit>,
+) {
+    tasks
+        .runs
+        .change_executor(&task_ref.executor.key, |executor| {
             executor.link.delayed_updates.push((status, permit));
         });
-        self.reconcile_executor(step, &task_ref.executor.key);
-    }
+    reconcile_executor(tasks, step, &task_ref.executor.key);
+}
 
-    /// Launches the tasks of a default executor that have not been launched.
-    fn launch_nested(&mut self, step: &mut Step<'_>, executor: &Arc<Executor>) {
-        let volumes = executor.volumes(|_| true);
-        let parent_volumes = ParentVolumes::from_volumes(&volumes);
-        for task in executor.undelivered() {
-            info!(task_id = %task.key.task, "launching a task of a group");
-            self.change_task(&task.key, |task| task.delivered = true);
-            self.change_executor(&executor.key, |executor| executor.link.was_given = true);
-            self.launch_inside(step, &executor.key, &task, &parent_volumes);
-        }
+/// Launches the tasks of a default executor that have not been launched.
+fn launch_nested(tasks: &mut Tasks, step: &mut Step<'_>, executor: &Arc<Executor>) {
+    let volumes = executor.volumes(|_| true);
+    let parent_volumes = ParentVolumes::from_volumes(&volumes);
+    for task in executor.undelivered() {
+        info!(task_id = %task.key.task, "launching a task of a group");
+        tasks
+            .runs
+            .change_task(&task.key, |task| task.delivered = true);
+        tasks
+            .runs
+            .change_executor(&executor.key, |executor| executor.link.was_given = true);
+        launch::launch_inside(step, &executor.key, &task, &parent_volumes);
     }
+}
 
-    /// Ends an executor that has no work and will get none. A default executor ends as soon as its tasks are over. A
-    /// custom executor ends only if all its first tasks were killed before their delivery, or if its agent is draining.
-    /// A running executor first waits until it has no delayed updates; an executor that is still being launched does
-    /// not wait for them.
-    pub(super) fn end_if_idle(&mut self, step: &mut Step<'_>, key: &RunKey) {
-        let Some(executor) = self.executor_at(key) else {
-            return;
-        };
-        let is_running = match executor.container.phase {
-            _ if executor.container.kill.is_some() => return,
-            Phase::Launching => false,
-            Phase::Running => true,
-            Phase::Ended => return,
-        };
-        let mut tasks = executor.tasks.values();
-        let waits = |task: &Task| !task.is_terminal() && !executor.awaits_resize(task);
-        if tasks.any(|task| waits(task))
-            || (is_running && !executor.link.delayed_updates.is_empty())
-        {
-            return;
+/// Ends an executor that has no work and will get none. A default executor ends as soon as its tasks are over. A
+/// custom executor ends only if all its first tasks were killed before their delivery, or if its agent is draining.
+/// A running executor first waits until it has no delayed updates; an executor that is still being launched does
+/// not wait for them.
+pub(super) fn end_if_idle(tasks: &mut Tasks, step: &mut Step<'_>, key: &RunKey) {
+    let Some(executor) = tasks.runs.executor_at(key) else {
+        return;
+    };
+    let is_running = match executor.container.phase {
+        _ if executor.container.kill.is_some() => return,
+        Phase::Launching => false,
+        Phase::Running => true,
+        Phase::Ended => return,
+    };
+    let mut live = executor.tasks.values();
+    let waits = |task: &Task| !task.is_terminal() && !executor.awaits_resize(task);
+    if live.any(|task| waits(task)) || (is_running && !executor.link.delayed_updates.is_empty()) {
+        return;
+    }
+    match executor.kind {
+        ExecutorKind::Default => {
+            kill::mark_ending(tasks, step, &executor, KillCause::Shutdown, Duration::ZERO);
+            kill::send_kill(tasks, step, &executor.container.id, Duration::ZERO);
         }
-        match executor.kind {
-            ExecutorKind::Default => {
-                self.mark_ending(step, &executor, KillCause::Shutdown, Duration::ZERO);
-                self.send_kill(step, &executor.container.id, Duration::ZERO);
-            }
-            ExecutorKind::Custom if !executor.link.was_given || self.draining.is_some() => {
-                self.shut_custom_down(step, &executor);
-            }
-            ExecutorKind::Custom | ExecutorKind::Command => {}
+        ExecutorKind::Custom if !executor.link.was_given || tasks.drain.current().is_some() => {
+            lifetimes::shut_custom_down(tasks, step, &executor);
         }
+        ExecutorKind::Custom | ExecutorKind::Command => {}
     }
 }
 
@@ -252,38 +260,36 @@ impl Executor {
     }
 }
 
-impl Agent {
-    /// Terminates an executor's container, with the reason for its tasks.
-    pub(super) fn terminate_executor(
-        &mut self,
-        step: &mut Step<'_>,
-        executor: &Executor,
-        state: pb::TaskState,
-        reason: Reason,
-        message: String,
-    ) {
-        let kill = executor.container.kill;
-        let is_evicted = kill.is_some_and(|kill| kill.cause == KillCause::Preempted);
-        if !executor.is_live() || executor.link.termination_reason.is_some() || is_evicted {
-            return;
-        }
-        info!(
-            executor_id = %executor.key.executor, container_id = %executor.container.id, message,
-            "terminating an executor"
-        );
-        self.change_executor(&executor.key, |executor| {
-            executor.link.termination_reason = Some(TerminationReason {
-                state,
-                reason,
-                message,
-            });
-        });
-        // Only the cause survives a restart of the agent.
-        let cause = match reason {
-            Reason::ContainerPreempted => KillCause::Preempted,
-            _ => KillCause::Shutdown,
-        };
-        self.mark_ending(step, executor, cause, Duration::ZERO);
-        self.send_kill(step, &executor.container.id, Duration::ZERO);
+/// Terminates an executor's container, with the reason for its tasks.
+pub(super) fn terminate_executor(
+    tasks: &mut Tasks,
+    step: &mut Step<'_>,
+    executor: &Executor,
+    state: pb::TaskState,
+    reason: Reason,
+    message: String,
+) {
+    let kill = executor.container.kill;
+    let is_evicted = kill.is_some_and(|kill| kill.cause == KillCause::Preempted);
+    if !executor.is_live() || executor.link.termination_reason.is_some() || is_evicted {
+        return;
     }
+    info!(
+        executor_id = %executor.key.executor, container_id = %executor.container.id, message,
+        "terminating an executor"
+    );
+    tasks.runs.change_executor(&executor.key, |executor| {
+        executor.link.termination_reason = Some(TerminationReason {
+            state,
+            reason,
+            message,
+        });
+    });
+    // Only the cause survives a restart of the agent.
+    let cause = match reason {
+        Reason::ContainerPreempted => KillCause::Preempted,
+        _ => KillCause::Shutdown,
+    };
+    kill::mark_ending(tasks, step, executor, cause, Duration::ZERO);
+    kill::send_kill(tasks, step, &executor.container.id, Duration::ZERO);
 }

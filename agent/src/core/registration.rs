@@ -68,6 +68,8 @@ pub(super) struct Registration {
     epochs: Epochs,
     /// The recorded identity of the agent; without an id before the first registration.
     recorded_info: Option<Box<pb::AgentInfo>>,
+    /// Whether the registration waits for the return of recovered executors.
+    awaits_executors: bool,
 }
 
 impl Registration {
@@ -96,9 +98,22 @@ impl Registration {
         link == self.link.id
     }
 
-    /// Connects without a pause.
+    /// Lets the registration wait for the return of recovered executors.
+    pub(super) fn await_executors(&mut self, step: &mut Step<'_>) {
+        self.awaits_executors = true;
+        let at = step.now.moment + step.options.executor_reregistration_timeout;
+        step.set_timer(at, Timer::ExecutorsBack);
+    }
+
+    /// Whether the registration waits for the return of recovered executors.
+    pub(super) fn awaits_executors(&self) -> bool {
+        self.awaits_executors
+    }
+
+    /// Connects for the first time.
     #[must_use]
     pub(super) fn connect_now(&mut self, step: &mut Step<'_>) -> Consequence {
+        self.awaits_executors = false;
         Consequence::ConnectDue(self.next_link(step))
     }
 

@@ -2,17 +2,20 @@
 
 use std::collections::BTreeSet;
 
+use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{Resource, Resources, VolumeMode};
 use prost::Message as _;
 
 /// The reason why a task will not be run.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rejection {
     pub(super) state: pb::TaskState,
     pub(super) reason: Reason,
     pub(super) message: String,
+    /// The report of an executor that the master considers alive, and that is gone.
+    pub(super) gone_executor: Option<wire::ExecutorExited>,
 }
 
 /// Characters of a rejection message: it may quote the framework's own texts, and the agent keeps it until it is
@@ -38,6 +41,7 @@ impl Rejection {
             state: pb::TaskState::TaskError,
             reason: Reason::TaskInvalid,
             message: message.to_string(),
+            gone_executor: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Snapshots of the core for readers: cheap copies of one moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use meseta_proto::mesos::v1 as pb;
@@ -104,6 +104,8 @@ pub struct Snapshot {
     pub disk: DiskCondition,
     /// The oversubscribed resources, and the treatment of revocable tasks.
     pub oversubscription: Oversubscription,
+    /// The containers that are frozen.
+    pub frozen: BTreeSet<ContainerId>,
 }
 
 impl Snapshot {

@@ -1,25 +1,33 @@
 //! The step of the core: an input and the work that is due go to the owners of the state.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
 use meseta_proto::meseta::v1::master_frame::Message as FromMaster;
-use meseta_resources::{FrameworkId, Moment, Now};
+use meseta_resources::{Moment, Now};
 use prost::Message as _;
 use tracing::{error, info, warn};
 
+use super::accept::Refusal;
 use super::consequence::Consequence;
 use super::disk::DiskChange;
+use super::lifecycle::Lifecycle;
 use super::operations::Operations;
-use super::registration::stream_key;
+use super::registration::{Registration, stream_key};
+use super::runs::Runs;
 use super::step_context::{Step, StepParts};
+use super::tasks::Tasks;
 use super::{
-    Agent, Effect, ExitReason, Framework, Input, LinkId, Options, Snapshot, State, StreamKey,
-    Timer, allocated,
+    Effect, ExitReason, Input, LinkId, Options, Oversubscription, Recovery, Report, Snapshot,
+    State, StreamKey, Timer, accept, checks, corrections, delivery, drain, ending, executor_kills,
+    executors, kill, launch, lifetimes, reconcile, recovery, status_updates,
 };
 use crate::checkpoint::{KillCause, Lsn};
+
+/// The time to read the messages that arrived during a pause.
+pub(super) const CATCH_UP_TIME: Duration = Duration::from_secs(5);
 
 /// The core of the agent.
 #[derive(Debug)]
@@ -30,11 +38,27 @@ pub struct AgentCore {
     sequence: u64,
 }
 
+/// The state of the agent, by owner.
+#[derive(Debug)]
+struct Agent {
+    lifecycle: Lifecycle,
+    registration: Registration,
+    operations: Operations,
+    oversubscription: Oversubscription,
+    tasks: Tasks,
+}
+
 impl AgentCore {
     /// Creates the initial state; `seed` is the source of all its uuids and jitter.
     pub fn new(options: Options, seed: u64) -> Self {
         Self {
-            agent: Agent::new(&options),
+            agent: Agent {
+                lifecycle: Lifecycle::new(),
+                registration: Registration::default(),
+                operations: Operations::new(&options.resources),
+                oversubscription: Oversubscription::default(),
+                tasks: Tasks::new(&options),
+            },
             parts: StepParts::new(options, seed),
             sequence: 0,
         }
@@ -46,7 +70,7 @@ impl AgentCore {
         let mut step = self.parts.begin(now);
         self.agent.take_input(&mut step, input);
         self.agent.fire_timers(&mut step);
-        self.agent.end_draining(&mut step);
+        self.agent.end_drain(&mut step);
         self.agent.exit_if_idle(&mut step);
         step.take_effects()
     }
@@ -61,7 +85,7 @@ impl AgentCore {
     pub fn next_deadline(&self) -> Option<Moment> {
         [
             self.parts.next_timer(),
-            self.agent.updates.next_due(),
+            self.agent.tasks.updates.next_due(),
             self.agent.operations.next_due(),
         ]
         .into_iter()
@@ -93,12 +117,13 @@ impl AgentCore {
             operations: agent.operations.durable_results().to_vec(),
             master: agent.registration.master().cloned(),
             master_epoch: agent.registration.heard_epoch(),
-            frameworks: agent.frameworks.clone(),
-            completed_frameworks: agent.completed_frameworks.iter().cloned().collect(),
+            frameworks: agent.tasks.runs.frameworks().clone(),
+            completed_frameworks: agent.tasks.runs.completed_frameworks().cloned().collect(),
             counters: self.parts.counters().clone(),
-            draining: agent.draining,
+            draining: agent.tasks.drain.current(),
             disk: self.parts.disk().condition(),
             oversubscription: agent.oversubscription.clone(),
+            frozen: agent.tasks.corrections.frozen().clone(),
         }
     }
 
@@ -109,14 +134,15 @@ impl AgentCore {
 
     #[cfg(test)]
     pub(super) fn updates(&mut self) -> &mut super::StatusUpdates {
-        &mut self.agent.updates
+        &mut self.agent.tasks.updates
     }
 }
 
 impl Agent {
     fn take_input(&mut self, step: &mut Step<'_>, input: Input) {
+        let tasks = &mut self.tasks;
         match input {
-            Input::Recovered(recovery) => self.recovered(step, *recovery),
+            Input::Recovered(recovery) => self.recover(step, *recovery),
             Input::LinkUp { link, led } => {
                 let begun = self.registration.link_up(step, link, led);
                 self.carry_out(step, begun);
@@ -137,11 +163,15 @@ impl Agent {
                 container,
                 supervisor,
                 task_pid,
-            } => self.started(step, &container, supervisor, task_pid),
+            } => launch::started(tasks, step, &container, supervisor, task_pid),
             Input::LaunchFailed { container, cause } => {
-                self.launch_failed(step, &container, cause);
+                let ended = launch::launch_failed(tasks, step, &container, &cause);
+                self.carry_out(step, ended);
             }
-            Input::ContainerEnded { container, ending } => self.ended(step, &container, ending),
+            Input::ContainerEnded { container, ending } => {
+                let ended = ending::ended(tasks, step, &container, ending);
+                self.carry_out(step, ended);
+            }
             Input::ExecutorSubscribed {
                 connection,
                 framework,
@@ -149,49 +179,78 @@ impl Agent {
                 subscribe,
                 permit: _,
                 permits,
-            } => self
-                .executor_subscribed(step, connection, &framework, &executor, *subscribe, permits),
-            Input::ExecutorGone { connection } => self.executor_gone(connection),
+            } => {
+                let back = executors::executor_subscribed(
+                    tasks, step, connection, &framework, &executor, *subscribe, permits,
+                );
+                self.carry_out(step, back);
+            }
+            Input::ExecutorGone { connection } => executors::executor_gone(tasks, connection),
             Input::ExecutorUpdate {
                 framework,
                 executor,
                 status,
                 permit,
-            } => self.executor_update(step, &framework, &executor, *status, Some(permit)),
+            } => executors::executor_update(
+                tasks,
+                step,
+                &framework,
+                &executor,
+                *status,
+                Some(permit),
+            ),
             Input::ExecutorMessage {
                 framework,
                 executor,
                 data,
                 permit: _,
-            } => self.executor_message(step, &framework, &executor, data),
-            Input::Resized { container, failed } => self.resized(step, &container, failed),
-            Input::FreezeFailed { container } => self.freeze_failed(step, &container),
+            } => {
+                let is_running = self.lifecycle.is_running();
+                executors::executor_message(step, is_running, &framework, &executor, data);
+            }
+            Input::Resized { container, failed } => {
+                reconcile::resized(tasks, step, &container, failed)
+            }
+            Input::FreezeFailed { container } => {
+                corrections::freeze_failed(tasks, step, &container)
+            }
             Input::Probed {
                 container,
                 id,
                 result,
-            } => self.probed(step, &container, id, result),
+            } => checks::probed(tasks, step, &container, id, result),
             Input::Oversubscription(report) => self.oversubscribe(step, *report),
             Input::Disk(condition) => {
                 let change = step.note_disk(condition).map(Consequence::DiskChanged);
                 self.carry_out(step, change);
             }
-            Input::Paused { lasted } => self.paused(step, lasted),
-            Input::HeldUp { lasted } => self.held_up(step, lasted),
+            Input::Paused { lasted } => {
+                warn!(
+                    lasted_s = lasted.as_secs_f64(),
+                    "the agent's process was paused; deadlines of others are extended"
+                );
+                self.extend_deadlines(step, lasted, Timer::waits_for_others);
+            }
+            // Too many writes were waiting for the disk. Peers that the agent did not hear get more time; kills do not
+            // wait for the disk and get none.
+            Input::HeldUp { lasted } => {
+                let waits = |timer: &Timer| timer.waits_for_others() && !timer.ends_a_container();
+                self.extend_deadlines(step, lasted, waits);
+            }
             Input::Tick => {}
             Input::Stop { kill_tasks: true } => {
-                self.kill_everything(step, KillCause::AgentExit);
+                kill::kill_everything(tasks, step, KillCause::AgentExit);
                 self.lifecycle.begin_exit(ExitReason::Stopped);
             }
             Input::Stop { kill_tasks: false } => {
-                self.thaw_all(step);
+                corrections::thaw_all(tasks, step);
                 self.carry_out(step, Some(Consequence::ProcessEnds(ExitReason::Stopped)));
             }
             Input::Unregister => {
                 // The running tasks end first, so that each terminal update is sent while the master still knows the
                 // agent.
                 info!("asked to unregister: tasks end, and the agent after them");
-                self.kill_everything(step, KillCause::AgentExit);
+                kill::kill_everything(tasks, step, KillCause::AgentExit);
                 self.lifecycle.begin_exit(ExitReason::Unregistered);
             }
         }
@@ -199,6 +258,7 @@ impl Agent {
 
     fn fire_timers(&mut self, step: &mut Step<'_>) {
         while let Some(timer) = step.pop_timer() {
+            let tasks = &mut self.tasks;
             match timer {
                 Timer::Connect(link) => {
                     self.carry_out(step, Some(Consequence::ConnectDue(link)));
@@ -211,25 +271,40 @@ impl Agent {
                     let lost = self.registration.ping_overdue(step, link);
                     self.carry_out(step, lost);
                 }
-                Timer::CompletionTime(container) => self.completion_time_over(step, &container),
-                Timer::KillOverdue(container) => self.kill_overdue(step, &container),
-                Timer::KillUnwritten(container, lsn) => self.kill_unwritten(step, &container, lsn),
-                Timer::KillUntold(task, lsn) => self.kill_untold(step, &task, lsn),
-                Timer::Deliveries(container) => self.deliver_next(step, &container),
-                Timer::ExecutorRegistration(container) => {
-                    self.registration_timed_out(step, &container);
+                Timer::CompletionTime(container) => {
+                    kill::completion_time_over(tasks, step, &container)
                 }
-                Timer::ExecutorShutdown(container) => self.shutdown_overdue(step, &container),
-                Timer::Probe(container, check_kind) => self.probe_due(step, &container, check_kind),
-                Timer::ExecutorsBack => self.executors_overdue(step),
+                Timer::KillOverdue(container) => kill::kill_overdue(tasks, step, &container),
+                Timer::KillUnwritten(container, lsn) => {
+                    kill::kill_unwritten(tasks, step, &container, lsn)
+                }
+                Timer::KillUntold(task, lsn) => {
+                    executor_kills::kill_untold(tasks, step, &task, lsn)
+                }
+                Timer::Deliveries(container) => delivery::deliver_next(tasks, step, &container),
+                Timer::ExecutorRegistration(container) => {
+                    lifetimes::registration_timed_out(tasks, step, &container);
+                }
+                Timer::ExecutorShutdown(container) => {
+                    lifetimes::shutdown_overdue(tasks, step, &container)
+                }
+                Timer::Probe(container, check_kind) => {
+                    checks::probe_due(tasks, step, &container, check_kind)
+                }
+                Timer::ExecutorsBack => {
+                    if self.registration.awaits_executors() {
+                        lifetimes::terminate_missing(tasks, step);
+                        self.connect_now(step);
+                    }
+                }
                 Timer::Unregister => self.lifecycle.end_wait(),
                 Timer::ExitUnwritten => self.lifecycle.exit_unwritten(step),
                 Timer::DiskTimeout => step.give_up_disk(),
             }
         }
-        for key in self.updates.due(step.now.moment) {
-            if self.updates.has_left(&key, step.durable().0) {
-                self.send_head(step, &key);
+        for key in self.tasks.updates.due(step.now.moment) {
+            if self.tasks.updates.has_left(&key, step.durable().0) {
+                status_updates::send_head(&mut self.tasks, step, &key);
             }
         }
         self.operations.repeat_due(step);
@@ -248,13 +323,13 @@ impl Agent {
                 }
             }
             Consequence::RegistrationBegun => {
-                let (frameworks, operations) = (&self.frameworks, &self.operations);
-                let describe = |register| describe(register, frameworks, operations);
+                let (runs, operations) = (&self.tasks.runs, &self.operations);
+                let describe = |register| describe(register, runs, operations);
                 let checkpointed = operations.to_checkpoint();
                 self.registration.register(step, &checkpointed, describe);
             }
             Consequence::MasterLost { connect } => {
-                self.updates.pause();
+                self.tasks.updates.pause();
                 self.operations.pause();
                 self.lifecycle.lose_master();
                 self.carry_out(step, connect.map(Consequence::ConnectDue));
@@ -269,16 +344,44 @@ impl Agent {
                 if step.disk().is_silent() {
                     self.tell_disk(step);
                 }
-                for key in self.updates.resume(step.now.moment) {
-                    self.send_head(step, &key);
+                for key in self.tasks.updates.resume(step.now.moment) {
+                    status_updates::send_head(&mut self.tasks, step, &key);
                 }
                 self.operations.resume(step, unknown_operations);
                 for exited in exited {
                     step.send(ToMaster::ExecutorExited(exited));
                 }
-                self.tell_total(step);
+                self.oversubscription.send_total(step);
                 for task in unknown_tasks {
-                    self.answer_unknown_task(step, &task);
+                    status_updates::answer_unknown_task(&mut self.tasks, step, &task);
+                }
+            }
+            Consequence::ExecutorEnded { key, exited } => {
+                if let Some(exited) = exited {
+                    self.report_exit(step, exited);
+                }
+                lifetimes::forget_executor(&mut self.tasks, step, &key);
+                // The executor may be the last one that the registration waits for.
+                self.carry_out(step, Some(Consequence::ExecutorBack));
+            }
+            Consequence::ExecutorBack => {
+                let awaits = self.registration.awaits_executors();
+                if awaits && lifetimes::missing_executors(&self.tasks.runs).is_empty() {
+                    self.connect_now(step);
+                }
+            }
+            Consequence::TasksRefused(refusal) => {
+                let Refusal {
+                    tasks,
+                    mut rejection,
+                    not_launched,
+                } = refusal;
+                if let Some(gone) = rejection.gone_executor.take() {
+                    self.report_exit(step, gone);
+                }
+                accept::refuse(&mut self.tasks, step, &tasks, &rejection);
+                if let Some(not_launched) = not_launched {
+                    self.report_exit(step, not_launched);
                 }
             }
             Consequence::ProcessEnds(reason) => {
@@ -303,6 +406,7 @@ impl Agent {
 
     /// Handles a message from the master of an obeyed epoch.
     fn obey(&mut self, step: &mut Step<'_>, epoch: u64, message: FromMaster) {
+        let tasks = &mut self.tasks;
         match message {
             FromMaster::Registered(registered) => {
                 if self.lifecycle.needs_master() {
@@ -324,34 +428,50 @@ impl Agent {
             FromMaster::Shutdown(shutdown) => {
                 let reason = shutdown.reason;
                 info!(reason, "the master asked for a shutdown");
-                self.kill_everything(step, KillCause::Shutdown);
+                kill::kill_everything(tasks, step, KillCause::Shutdown);
                 self.lifecycle.begin_exit(ExitReason::Shutdown(reason));
             }
             // Also during the shutdown: the updates of tasks that end with the agent are acknowledged.
             FromMaster::Acknowledge(acknowledge) => {
                 let ids = stream_key(&acknowledge.framework_id, &acknowledge.task_id);
                 if let Some(stream) = ids {
-                    self.acknowledged(step, &stream, &acknowledge.uuid);
+                    status_updates::acknowledged(tasks, step, &stream, &acknowledge.uuid);
                 }
             }
             message if !self.lifecycle.accepts(&message) => {
                 warn!("dropped an order that came before the registration or after the end");
             }
-            FromMaster::RunTask(run) => self.run_task(step, run),
-            FromMaster::RunTaskGroup(run) => self.run_task_group(step, run),
-            FromMaster::KillTask(kill) => self.kill_task(step, &kill),
-            FromMaster::ShutdownExecutor(shutdown) => self.shutdown_executor(step, &shutdown),
-            FromMaster::ShutdownFramework(shutdown) => self.shutdown_framework(step, &shutdown),
-            FromMaster::UpdateFramework(update) => self.update_framework(step, update.framework),
-            FromMaster::ExecutorMessage(message) => self.message_for_executor(step, message),
+            FromMaster::RunTask(run) => {
+                let is_ending = self.lifecycle.is_ending();
+                let refused = accept::run_task(tasks, &self.operations, step, is_ending, run);
+                self.carry_out(step, refused);
+            }
+            FromMaster::RunTaskGroup(run) => {
+                let is_ending = self.lifecycle.is_ending();
+                let refused = accept::run_task_group(tasks, &self.operations, step, is_ending, run);
+                self.carry_out(step, refused);
+            }
+            FromMaster::KillTask(kill) => kill::kill_task(tasks, step, &kill),
+            FromMaster::ShutdownExecutor(shutdown) => {
+                kill::shutdown_executor(tasks, step, &shutdown)
+            }
+            FromMaster::ShutdownFramework(shutdown) => {
+                kill::shutdown_framework(tasks, step, &shutdown)
+            }
+            FromMaster::UpdateFramework(update) => {
+                launch::update_framework(tasks, step, update.framework)
+            }
+            FromMaster::ExecutorMessage(message) => {
+                executors::message_for_executor(tasks, step, message)
+            }
             FromMaster::ApplyOperation(apply) => {
-                let frameworks = &self.frameworks;
-                self.operations.apply(step, apply, || allocated(frameworks));
+                let runs = &self.tasks.runs;
+                self.operations.apply(step, apply, || runs.allocated());
             }
             FromMaster::AcknowledgeOperation(message) => {
                 self.operations.acknowledge(step, &message);
             }
-            FromMaster::Drain(drain) => self.drain(step, &drain),
+            FromMaster::Drain(drain) => drain::drain(tasks, step, &drain),
         }
     }
 
@@ -372,6 +492,82 @@ impl Agent {
         self.carry_out(step, Some(follows));
     }
 
+    /// Restores the state from the checkpoints and the containers on the machine.
+    fn recover(&mut self, step: &mut Step<'_>, recovery: Recovery) {
+        let image = recovery.image;
+        step.counters.recovery_errors += image.damages.len();
+        if let Some(agent) = image.agent {
+            info!(agent_id = %agent.id, "recovered the agent's identity");
+            self.tasks.drain.recover(step.now, agent.drain);
+            step.set_agent_id(agent.id);
+            if let Some(record) = agent.record {
+                self.registration.recover(record);
+            }
+        }
+        if let Some(record) = image.holdings {
+            self.operations.recover(step, record);
+        }
+        recovery::recover(
+            &mut self.tasks,
+            step,
+            image.frameworks,
+            recovery.rebooted,
+            &recovery.containers,
+        );
+        self.lifecycle.finish_recovery();
+        self.registration.await_executors(step);
+        self.carry_out(step, Some(Consequence::ExecutorBack));
+    }
+
+    /// Takes a report of the estimator and the controller.
+    fn oversubscribe(&mut self, step: &mut Step<'_>, report: Report) {
+        let state = self.lifecycle.state();
+        if matches!(state, State::Recovering | State::Terminating) {
+            return;
+        }
+        let was_open = self.oversubscription.is_open();
+        if let Some(assessment) = report.assessment {
+            for correction in self.oversubscription.assess(step, assessment) {
+                let result = corrections::correct(&mut self.tasks, step, &correction);
+                self.oversubscription.count_correction(&correction, result);
+            }
+        }
+        if let Some(estimate) = report.estimate {
+            self.oversubscription
+                .note_estimate(&report.allocated, estimate);
+        }
+        corrections::thaw_exempt(&mut self.tasks, step);
+        let is_running = self.lifecycle.is_running();
+        self.oversubscription.publish(step, was_open, is_running);
+    }
+
+    /// Extends deadlines after a time in which the agent heard nobody: its process was stopped by a signal, frozen with
+    /// its machine, or without CPU time. Messages sent by others meanwhile wait unread in sockets and pipes, so that no
+    /// peer may miss a deadline that passed then. Every peer keeps the rest of its time, and at least
+    /// [`CATCH_UP_TIME`]; only deadlines that tasks set by the wall clock continue unchanged.
+    fn extend_deadlines(
+        &mut self,
+        step: &mut Step<'_>,
+        lasted: Duration,
+        waits: impl Fn(&Timer) -> bool,
+    ) {
+        step.extend_timers(lasted, step.now.moment + CATCH_UP_TIME, waits);
+        self.registration.extend_deadlines(step.now.moment, lasted);
+        self.tasks.probes.note_pause();
+    }
+
+    /// Reports the end of an executor to the master.
+    fn report_exit(&mut self, step: &mut Step<'_>, exited: wire::ExecutorExited) {
+        let is_running = self.lifecycle.is_running();
+        self.registration.report_exit(step, is_running, exited);
+    }
+
+    fn end_drain(&mut self, step: &mut Step<'_>) {
+        let Tasks { runs, drain, .. } = &mut self.tasks;
+        let has_tasks = || runs.all_executors().any(|one| !one.tasks.is_empty());
+        drain.end_if_done(step, has_tasks);
+    }
+
     /// Connects to a master without a pause.
     pub(super) fn connect_now(&mut self, step: &mut Step<'_>) {
         let connect = self.registration.connect_now(step);
@@ -380,9 +576,9 @@ impl Agent {
 
     /// Sends the heads of the streams that a full connection did not take.
     fn link_writable(&mut self, step: &mut Step<'_>, link: LinkId, unsent: BTreeSet<StreamKey>) {
-        if self.registration.is_current(link) && self.updates.is_flowing() {
+        if self.registration.is_current(link) && self.tasks.updates.is_flowing() {
             for key in unsent {
-                self.send_head(step, &key);
+                status_updates::send_head(&mut self.tasks, step, &key);
             }
         }
     }
@@ -399,21 +595,24 @@ impl Agent {
     /// Exits once no container is left that had to end with the agent.
     fn exit_if_idle(&mut self, step: &mut Step<'_>) {
         let is_ending = self.lifecycle.is_ending();
-        if !is_ending || self.all_executors().any(|executor| executor.is_live()) {
+        if !is_ending
+            || self
+                .tasks
+                .runs
+                .all_executors()
+                .any(|executor| executor.is_live())
+        {
             return;
         }
-        let awaits = self.updates.is_flowing() && self.updates.awaits_any();
+        let awaits = self.tasks.updates.is_flowing() && self.tasks.updates.awaits_any();
         let is_registered = self.registration.is_registered();
         self.lifecycle.finish_exit(step, awaits, is_registered);
     }
 }
 
 /// The registration of a known agent, with its state.
-fn describe(
-    register: wire::Register,
-    frameworks: &BTreeMap<FrameworkId, Arc<Framework>>,
-    operations: &Operations,
-) -> wire::Reregister {
+fn describe(register: wire::Register, runs: &Runs, operations: &Operations) -> wire::Reregister {
+    let frameworks = runs.frameworks();
     let executors = || frameworks.values().flat_map(|one| one.executors.values());
     let tasks = executors().flat_map(|executor| executor.tasks.values());
     let told = executors().filter(|executor| executor.info.is_some() && executor.is_live());

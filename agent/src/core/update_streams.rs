@@ -257,7 +257,7 @@ impl StatusUpdates {
 
     fn drop_waiting(&mut self, key: &StreamKey, uuid: &[u8]) {
         let Some(stream) = self.streams.get_mut(key) else {
-            return;
+            return debug_assert!(false, "only an update of a stream is superseded");
         };
         stream
             .queue

@@ -112,7 +112,7 @@ fn state(context: &Context, snapshot: &Snapshot, with_flags: bool) -> Reply {
         reserved_resources_allocated: Reserved(&allocated),
         unreserved_resources_allocated: Summary(&unreserved_allocated),
         resource_providers: [],
-        oversubscribed_resources: Oversubscribed(snapshot.oversubscription.total.as_ref()),
+        oversubscribed_resources: Oversubscribed(snapshot.oversubscription.total()),
         oversubscription: oversubscription(snapshot),
         attributes: AttributesView(&attributes),
         flags: with_flags.then_some(&context.flags),
@@ -157,7 +157,7 @@ struct ForecastView {
 
 fn oversubscription(snapshot: &Snapshot) -> OversubscriptionView<'_> {
     let state = &snapshot.oversubscription;
-    let forecasts = state.forecasts.iter().map(|forecast| ForecastView {
+    let forecasts = state.forecasts().iter().map(|forecast| ForecastView {
         name: forecast.resource,
         capacity: forecast.capacity,
         promised: forecast.promised,
@@ -165,15 +165,15 @@ fn oversubscription(snapshot: &Snapshot) -> OversubscriptionView<'_> {
         peak: forecast.peak,
         total: forecast.total,
     });
-    let throttle = state.throttle.as_ref();
-    let frozen = state.frozen.iter();
+    let throttle = state.throttle();
+    let frozen = snapshot.frozen.iter();
     OversubscriptionView {
         forecasts: forecasts.collect(),
-        held_back: state.held_back.as_deref(),
-        stopped: state.stopped.as_deref(),
+        held_back: state.held_back(),
+        stopped: state.stopped(),
         throttle_cpus: throttle.map(|throttle| throttle.cpus),
         throttled_because: throttle.map(|throttle| throttle.why.to_string()),
-        memory_ceiling_bytes: state.memory_ceiling_bytes,
+        memory_ceiling_bytes: state.memory_ceiling_bytes(),
         frozen: frozen.map(|container| container.as_str()).collect(),
     }
 }

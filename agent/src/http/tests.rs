@@ -1,6 +1,6 @@
 //! Tests the endpoints without sockets: the handlers' context over a simulated core.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -193,6 +193,7 @@ fn snapshot(run: &Arc<RunKey>) -> Snapshot {
         draining: None,
         disk: DiskCondition::default(),
         oversubscription: Oversubscription::default(),
+        frozen: BTreeSet::new(),
     }
 }
 

@@ -130,7 +130,7 @@ fn core_keys(put: &mut impl FnMut(&str, f64), snapshot: &Snapshot) {
             scalar(total, name),
             scalar(used, name),
         );
-        let oversubscribed = snapshot.oversubscription.total.clone();
+        let oversubscribed = snapshot.oversubscription.total().cloned();
         let (total, used) = (&oversubscribed.unwrap_or_default(), &allocated.revocable());
         let prefix = format!("slave/{name}_revocable");
         usage_keys(put, &prefix, scalar(total, name), scalar(used, name));

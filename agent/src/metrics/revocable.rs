@@ -50,7 +50,7 @@ meseta_agent_plugin_failures_total Failed calls of an estimator or controller in
 pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &Snapshot) {
     let state = &snapshot.oversubscription;
     let (oversubscribed, held) = (
-        state.total.clone().unwrap_or_default(),
+        state.total().cloned().unwrap_or_default(),
         snapshot.allocated().revocable(),
     );
     super::amounts(builder, &oversubscribed, &held, "true");
@@ -67,19 +67,19 @@ pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &
             scalar(&held, name),
         );
     }
-    forecasts(builder, &state.forecasts);
-    let stopped = f64::from(u8::from(state.stopped.is_some()));
+    forecasts(builder, state.forecasts());
+    let stopped = f64::from(u8::from(state.stopped().is_some()));
     builder.one("meseta_agent_oversubscribed_stopped", stopped);
     builder.one(
         "meseta_agent_oversubscribed_updates_total",
-        number(state.updates),
+        number(state.updates()),
     );
-    let throttle = state
-        .throttle
-        .as_ref()
-        .map_or(-1.0, |throttle| throttle.cpus);
+    let throttle = state.throttle().map_or(-1.0, |throttle| throttle.cpus);
     builder.one("meseta_agent_revocable_throttle_cpus", throttle);
-    builder.one("meseta_agent_revocable_frozen", count(state.frozen.len()));
+    builder.one(
+        "meseta_agent_revocable_frozen",
+        count(snapshot.frozen.len()),
+    );
     corrections(builder, snapshot);
     let preempted = number(snapshot.counters.executors_preempted);
     builder.one("meseta_agent_executors_preempted_total", preempted);
@@ -124,14 +124,19 @@ fn forecasts(builder: &mut MetricsBuilder, forecasts: &[Forecast]) {
 fn corrections(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
     let state = &snapshot.oversubscription;
     let mut done: BTreeMap<_, _> = CORRECTIONS.iter().map(|key| (*key, 0)).collect();
-    done.extend(state.corrections.iter().map(|(key, times)| (*key, *times)));
+    done.extend(
+        state
+            .corrections()
+            .iter()
+            .map(|(key, times)| (*key, *times)),
+    );
     for ((detector, action), times) in done {
         let labels = [("detector", detector), ("action", action)];
         builder.add("meseta_agent_qos_corrections_total", &labels, number(times));
     }
-    let refused = number(state.corrections_refused);
+    let refused = number(state.corrections_refused());
     builder.one("meseta_agent_qos_corrections_refused_total", refused);
-    for reading in &state.readings {
+    for reading in state.readings() {
         let labels = [("detector", reading.detector)];
         let level = match reading.level {
             Level::Clear => 0.0,

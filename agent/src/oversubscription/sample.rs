@@ -53,10 +53,7 @@ pub(crate) fn usage_sample(
     let live = snapshot.executors().filter(|executor| executor.is_live());
     let containers = live.map(|executor| {
         let reading = readings.get(&executor.key.container);
-        let frozen = snapshot
-            .oversubscription
-            .frozen
-            .contains(&executor.key.container);
+        let frozen = snapshot.frozen.contains(&executor.key.container);
         container(clocks, executor, reading, frozen)
     });
     UsageSample {

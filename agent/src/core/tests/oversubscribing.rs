@@ -331,7 +331,10 @@ fn nobody_else_is_touched() {
     assert_eq!(simulation.kills(), Vec::<Duration>::new());
     assert!(!simulation.saw(|seen| matches!(seen, Seen::Freeze(..))));
     let state = simulation.core.snapshot().oversubscription;
-    assert_eq!((state.corrections_refused, state.corrections.len()), (3, 0));
+    assert_eq!(
+        (state.corrections_refused(), state.corrections().len()),
+        (3, 0)
+    );
 }
 
 #[test]
@@ -340,7 +343,7 @@ fn frozen_container_is_thawed_to_end() {
     let container = simulation.running(oversubscribed("t", 1.0));
     simulation.correct(correction(Action::Freeze, "t"));
     assert_eq!(simulation.freezes(), [true]);
-    let frozen = |simulation: &Simulation| simulation.core.snapshot().oversubscription.frozen;
+    let frozen = |simulation: &Simulation| simulation.core.snapshot().frozen;
     assert!(frozen(&simulation).contains(&container));
     // The framework wants the task to end: its processes must be able to receive the signal.
     simulation.kill("t", Some(SECOND));
@@ -395,7 +398,7 @@ fn failed_freeze_is_not_frozen() {
     simulation.correct(correction(Action::Freeze, "t"));
     simulation.step(Input::FreezeFailed { container });
     let snapshot = simulation.core.snapshot();
-    assert!(snapshot.oversubscription.frozen.is_empty());
+    assert!(snapshot.frozen.is_empty());
     assert_eq!(simulation.freezes(), [true, false]);
 }
 

@@ -13,7 +13,7 @@ use super::custom::{custom, executor_id, status};
 use super::simulation::{
     PING_TIMEOUT, Seen, Simulation, duration, framework_id, registered, states, task,
 };
-use crate::core::pause::CATCH_UP_TIME;
+use crate::core::step::CATCH_UP_TIME;
 use crate::core::{Exit, State};
 
 const SECOND: Duration = Duration::from_secs(1);

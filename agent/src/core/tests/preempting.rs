@@ -125,7 +125,7 @@ fn executor_without_revocable_task_stays() {
             .core
             .snapshot()
             .oversubscription
-            .corrections_refused,
+            .corrections_refused(),
         1
     );
 }
@@ -291,8 +291,14 @@ fn controller_thaws_container_without_revocable_tasks() {
     freezes(&mut simulation, &container);
     simulation.correct(correction(Action::Thaw, EXECUTOR));
     assert_eq!(freezes(&mut simulation, &container), [false]);
-    let state = simulation.core.snapshot().oversubscription;
-    assert_eq!((state.corrections_refused, state.frozen.len()), (0, 0));
+    let snapshot = simulation.core.snapshot();
+    assert_eq!(
+        (
+            snapshot.oversubscription.corrections_refused(),
+            snapshot.frozen.len()
+        ),
+        (0, 0)
+    );
 }
 
 /// Regression: a frozen executor received neither event, and was killed after a grace period that it could not use.
@@ -329,7 +335,10 @@ fn ending_container_is_not_frozen() {
     simulation.correct(correction(Action::Freeze, "t"));
     assert_eq!(freezes(&mut simulation, &container), Vec::<bool>::new());
     let state = simulation.core.snapshot().oversubscription;
-    assert_eq!((state.corrections_refused, state.corrections.len()), (1, 0));
+    assert_eq!(
+        (state.corrections_refused(), state.corrections().len()),
+        (1, 0)
+    );
 
     let (mut simulation, container) = mixed();
     simulation.kill("a", grace);
