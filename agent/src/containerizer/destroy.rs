@@ -9,7 +9,7 @@ use meseta_isolators::{
 use meseta_resources::ContainerId;
 use tracing::{error, warn};
 
-use super::state::Entry;
+use super::container_table::Destroyable;
 use super::{Containerizer, blocking};
 use crate::failure::Failure;
 
@@ -46,19 +46,8 @@ async fn until_told<T, Asking>(
 
 impl Containerizer {
     pub(super) fn kill(&self, container: &ContainerId, grace: Duration) {
-        let supervisor = match self.inner.table().get_mut(container) {
-            Some(Entry::Queued { cancelled }) => {
-                cancelled.cancel();
-                return;
-            }
-            Some(Entry::Running(live) | Entry::Limited(live, _)) => live.supervisor.clone(),
-            Some(Entry::Launching { fetch }) => {
-                // The core repeats the kill after it learns of the start.
-                fetch.cancel();
-                return;
-            }
-            // An ending container needs no kill.
-            Some(Entry::Ending) | None => return,
+        let Some(supervisor) = self.inner.table.kill(container) else {
+            return;
         };
         let (this, container) = (self.clone(), container.clone());
         tokio::spawn(async move { this.ask_until_told(&container, supervisor, grace).await });
@@ -79,7 +68,7 @@ impl Containerizer {
             let (inner, supervisor) = (self.inner.clone(), supervisor.clone());
             async move { blocking(move || inner.containers.kill(&supervisor, request)).await? }
         };
-        let goes_on = || self.runs(container, &supervisor);
+        let goes_on = || self.inner.table.is_alive(container, &supervisor);
         until_told(ask, goes_on, |error| {
             error!(container_id = %container, %error, "failed to request a kill from a \
                 supervisor; retrying");
@@ -87,19 +76,11 @@ impl Containerizer {
         .await;
     }
 
-    /// Whether the container still runs under this supervisor.
-    fn runs(&self, container: &ContainerId, supervisor: &ProcessIdentity) -> bool {
-        match self.inner.table().get(container) {
-            Some(Entry::Running(live) | Entry::Limited(live, _)) => live.supervisor == *supervisor,
-            _ => false,
-        }
-    }
-
     /// Ends a container that exceeded a limit: through its supervisor, or, if that fails, by killing its cgroups.
     pub(super) async fn end_limited(&self, container: &ContainerId, supervisor: &ProcessIdentity) {
         self.kill(container, Duration::ZERO);
         tokio::time::sleep(LIMIT_KILL_PATIENCE).await;
-        if self.runs(container, supervisor) {
+        if self.inner.table.is_alive(container, supervisor) {
             warn!(container_id = %container, "the supervisor did not end a container beyond its \
                 limits; destroying the container");
             self.destroy(container);
@@ -110,10 +91,10 @@ impl Containerizer {
         let Ok(name) = ContainerName::new(container.as_str()) else {
             return;
         };
-        let supervisor = match self.inner.table().get(container) {
-            Some(Entry::Running(live) | Entry::Limited(live, _)) => Some(live.supervisor.clone()),
-            Some(Entry::Queued { .. } | Entry::Launching { .. } | Entry::Ending) => return,
-            None => None,
+        let supervisor = match self.inner.table.destroyable(container) {
+            Destroyable::Alive(supervisor) => Some(supervisor),
+            Destroyable::Absent => None,
+            Destroyable::Changing => return,
         };
         let this = self.clone();
         // The watch notices the end of the supervisor and notifies the core.

@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::inspection_limits::InspectionLimits;
 use super::recover::has_own_limits;
-use super::state::{Applied, Entry, LiveContainer};
+use super::state::{Applied, LiveContainer};
 use super::{Containerizer, blocking};
 use crate::checkpoint::inside;
 use crate::core::{Input, LaunchPlan, Subject};
@@ -32,11 +32,7 @@ const KILLED_BEFORE_LAUNCH: &str = "the container was killed before its launch";
 impl Containerizer {
     pub(super) fn launch(&self, plan: LaunchPlan) {
         let container = plan.container.clone();
-        let cancelled = CancellationToken::new();
-        let queued = Entry::Queued {
-            cancelled: cancelled.clone(),
-        };
-        self.inner.table().insert(container, queued);
+        let cancelled = self.inner.table.queue(container);
         let this = self.clone();
         tokio::spawn(async move { this.launch_in_turn(plan, cancelled).await });
     }
@@ -61,7 +57,10 @@ impl Containerizer {
         if plan.command().is_some_and(has_uris) {
             let permit = self.inner.fetch_permits.take(&plan.run.framework);
             let permit = cancelled.run_until_cancelled(permit).await.flatten();
-            let Some(fetch) = permit.as_ref().and_then(|_| self.begin_launch(&container)) else {
+            let Some(fetch) = permit
+                .as_ref()
+                .and_then(|_| self.inner.table.begin_launch(&container))
+            else {
                 return self
                     .not_launched(container, KILLED_BEFORE_LAUNCH.to_owned())
                     .await;
@@ -78,7 +77,7 @@ impl Containerizer {
             Some(_) => permit.await,
             None => {
                 let permit = cancelled.run_until_cancelled(permit).await.flatten();
-                permit.filter(|_| self.begin_launch(&container).is_some())
+                permit.filter(|_| self.inner.table.begin_launch(&container).is_some())
             }
         };
         let Some(permit) = permit else {
@@ -176,39 +175,20 @@ impl Containerizer {
             return None;
         }
         match plan.subject {
-            Subject::Nested(_) => match self.inner.table().get(&plan.run.container) {
-                Some(Entry::Running(outer)) => outer.inspection_limits.sandbox_bytes,
-                _ => None,
-            },
+            Subject::Nested(_) => {
+                let outer = self.inner.table.running(&plan.run.container)?;
+                outer.inspection_limits.sandbox_bytes
+            }
             _ => InspectionLimits::of_plan(plan, self.layout()).sandbox_bytes,
         }
     }
 
     async fn not_launched(&self, container: ContainerId, cause: String) {
-        self.inner.table().remove(&container);
+        self.inner.table.remove(&container);
         warn!(container_id = %container, cause, "launch failed");
         self.inner
             .tell(Input::LaunchFailed { container, cause })
             .await;
-    }
-
-    /// Marks a queued container as launching and returns the handle that cancels its fetch; `None` if the container was
-    /// killed.
-    fn begin_launch(&self, container: &ContainerId) -> Option<Arc<Cancel>> {
-        let mut table = self.inner.table();
-        match table.get_mut(container) {
-            Some(entry @ Entry::Queued { .. }) => {
-                if matches!(entry, Entry::Queued { cancelled } if cancelled.is_cancelled()) {
-                    return None;
-                }
-                let fetch = Arc::new(Cancel::default());
-                *entry = Entry::Launching {
-                    fetch: fetch.clone(),
-                };
-                Some(fetch)
-            }
-            _ => None,
-        }
     }
 
     async fn running(self, plan: &LaunchPlan, launched: Launched) {
@@ -227,9 +207,7 @@ impl Containerizer {
             volumes: None,
             change_lock: Applied::at_first(plan.demand, &plan.volumes),
         });
-        self.inner
-            .table()
-            .insert(container.clone(), Entry::Running(live.clone()));
+        self.inner.table.start(live.clone());
         let started = Input::ContainerStarted {
             container,
             supervisor,

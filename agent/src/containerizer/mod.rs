@@ -5,7 +5,8 @@
 //! and destroys the cgroups, with retries, before it notifies the core. Concurrent launches are limited.
 //!
 //! ```text
-//! state.rs            the state of each container; limits on concurrent work
+//! container_table.rs  the phase of each container
+//! state.rs            shared state; limits on concurrent work
 //! launch.rs           fetch, then launch with a permit
 //! watch.rs            watches until the end, or a memory limit
 //! supervision.rs      waits for the end of a supervisor
@@ -25,6 +26,7 @@
 //! readiness.rs        descriptors that become readable
 //! ```
 
+mod container_table;
 mod destroy;
 mod exit_status;
 pub(crate) mod fair_semaphore;

@@ -22,7 +22,6 @@ use meseta_isolators::{
 };
 use tracing::warn;
 
-use super::state::Entry;
 use super::{Containerizer, blocking};
 use crate::core::{Input, LaunchPlan, Probe, ProbeMethod, ProbeResult};
 use crate::failure::Failure;
@@ -33,10 +32,7 @@ use http::{Lookups, by_http};
 
 impl Containerizer {
     pub(super) fn probe(&self, probe: Probe) {
-        let live = match self.inner.table().get(&probe.container) {
-            Some(Entry::Running(live)) => Some(live.clone()),
-            _ => None,
-        };
+        let live = self.inner.table.running(&probe.container);
         let this = self.clone();
         tokio::spawn(async move {
             let (id, container) = (probe.id, probe.container.clone());

@@ -16,8 +16,9 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
 use tracing::{info, warn};
 
+use super::container_table::ContainerTable;
 use super::inspection_limits::InspectionLimits;
-use super::state::{Applied, Entry, LiveContainer};
+use super::state::{Applied, LiveContainer};
 use super::supervision::AGAIN_MIN;
 use super::{Containerizer, limit_drift, limitation_file};
 use crate::checkpoint::{Image, Limitation, LogEntry, RunImage};
@@ -53,23 +54,20 @@ impl Adopted {
         adoptions: Vec<Adoption>,
         containerizer: &Containerizer,
     ) -> (Self, Vec<Orphan>) {
-        Self::enter_into(&mut containerizer.inner.table(), adoptions)
+        Self::enter_into(&containerizer.inner.table, adoptions)
     }
 
-    fn enter_into(
-        table: &mut BTreeMap<ContainerId, Entry>,
-        adoptions: Vec<Adoption>,
-    ) -> (Self, Vec<Orphan>) {
+    fn enter_into(table: &ContainerTable, adoptions: Vec<Adoption>) -> (Self, Vec<Orphan>) {
         let (mut alive, mut ended, mut orphans) = (Vec::new(), Vec::new(), Vec::new());
         for adoption in adoptions {
             match adoption {
                 Adoption::Alive(live, limitation) => {
                     let live = Arc::new(live);
-                    table.insert(live.container.clone(), Entry::Running(live.clone()));
+                    table.start(live.clone());
                     alive.push((live, limitation));
                 }
                 Adoption::Ended(container, demand) => {
-                    table.insert(container.clone(), Entry::Ending);
+                    table.begin_end(&container);
                     ended.push((container, demand));
                 }
                 Adoption::Orphan(name, supervisor) => orphans.push((name, supervisor)),
@@ -403,7 +401,7 @@ mod tests {
 
     use super::*;
     use crate::checkpoint::{FrameworkImage, RunKey, Started, TaskImage, TaskRecord};
-    use crate::containerizer::resize::note_request;
+    use crate::containerizer::container_table::Destroyable;
 
     fn key() -> RunKey {
         RunKey {
@@ -476,9 +474,9 @@ mod tests {
         };
         let gone = ContainerId::new("gone").expect("an id");
         let name = ContainerName::new("orphan").expect("a name");
-        let mut table = BTreeMap::new();
+        let table = ContainerTable::default();
         let (adopted, orphans) = Adopted::enter_into(
-            &mut table,
+            &table,
             vec![
                 Adoption::Alive(live, None),
                 Adoption::Ended(gone.clone(), demand(1)),
@@ -486,18 +484,15 @@ mod tests {
             ],
         );
         assert_eq!(orphans, [(name, None)]);
-        note_request(
-            &mut table,
+        table.request(
             &container,
             demand(64),
             InspectionLimits::default(),
             Vec::new(),
         );
-        let Some(Entry::Running(now)) = table.get(&container) else {
-            panic!("it runs: {table:?}");
-        };
+        let now = table.running(&container).expect("it runs");
         assert_eq!(now.demand, demand(64));
-        assert!(matches!(table.get(&gone), Some(Entry::Ending)));
+        assert!(matches!(table.destroyable(&gone), Destroyable::Changing));
         // Entering the containers does not consume them: they are attended later.
         assert_eq!((adopted.alive.len(), adopted.ended.len()), (1, 1));
     }

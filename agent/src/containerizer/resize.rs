@@ -3,7 +3,7 @@
 //! Invariant: of several resizes the newest takes effect in the end. A hard memory limit is lowered once the usage is
 //! below the new limit.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,6 @@ use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use super::inspection_limits::InspectionLimits;
-use super::state::Entry;
 use super::{Containerizer, blocking, limit_drift};
 use crate::core::Input;
 use crate::failure::Failure;
@@ -42,7 +41,9 @@ impl Containerizer {
         volumes: Vec<pb::Resource>,
     ) {
         let limits = InspectionLimits::from_resources(resources, self.layout());
-        note_request(&mut self.inner.table(), &container, demand, limits, volumes);
+        self.inner
+            .table
+            .request(&container, demand, limits, volumes);
         let this = self.clone();
         tokio::spawn(async move {
             let failed = this.try_resizing(&container).await.err();
@@ -74,25 +75,20 @@ impl Containerizer {
 
     /// The volumes that a running container is to get in addition.
     async fn further_volumes_of(&self, container: &ContainerId) -> Option<Vec<pb::Resource>> {
-        let live = match self.inner.table().get(container) {
-            Some(Entry::Running(live)) => live.clone(),
-            _ => return None,
-        };
+        let live = self.inner.table.running(container)?;
         let wanted = live.volumes.as_ref()?;
         Some(beyond(&live.change_lock.lock().await.volumes, wanted))
     }
 
     /// Applies the current request to a container: of several concurrent resizes each applies the newest request.
     async fn resize_now(&self, container: &ContainerId) -> Result<(), Failure> {
-        let change_lock = match self.inner.table().get(container) {
-            Some(Entry::Running(live)) => live.change_lock.clone(),
-            // An ending container needs no limits.
-            _ => return Ok(()),
+        // An ending container needs no limits.
+        let Some(before) = self.inner.table.running(container) else {
+            return Ok(());
         };
-        let mut applied = change_lock.lock().await;
-        let live = match self.inner.table().get(container) {
-            Some(Entry::Running(live)) => live.clone(),
-            _ => return Ok(()),
+        let mut applied = before.change_lock.lock().await;
+        let Some(live) = self.inner.table.running(container) else {
+            return Ok(());
         };
         let name = ContainerName::new(container.as_str())?;
         let inner = self.inner.clone();
@@ -208,10 +204,7 @@ impl Containerizer {
 
     /// The requested demand of a running container.
     pub(super) fn demand_of(&self, container: &ContainerId) -> Option<Demand> {
-        match self.inner.table().get(container) {
-            Some(Entry::Running(live)) => Some(live.demand),
-            _ => None,
-        }
+        Some(self.inner.table.running(container)?.demand)
     }
 }
 
@@ -221,22 +214,6 @@ fn beyond(first: &[pb::Resource], second: &[pb::Resource]) -> Vec<pb::Resource> 
     let second = second.iter();
     let beyond = second.filter(|one| !first.contains(&one.encode_to_vec()));
     beyond.cloned().collect()
-}
-
-/// Records the requested demand and volumes of a container.
-pub(super) fn note_request(
-    table: &mut BTreeMap<ContainerId, Entry>,
-    container: &ContainerId,
-    demand: Demand,
-    inspection_limits: InspectionLimits,
-    volumes: Vec<pb::Resource>,
-) {
-    if let Some(Entry::Running(live)) = table.get_mut(container) {
-        let live = Arc::make_mut(live);
-        live.demand = demand;
-        live.inspection_limits = inspection_limits;
-        live.volumes = Some(volumes);
-    }
 }
 
 /// Returns the first success, or the result of the last of [`ATTEMPTS`].

@@ -1,11 +1,10 @@
-//! The state of each container, and the limits on concurrent work.
+//! The state that all tasks of the containerizer share, and the limits on concurrent work.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use meseta_daemon::server::CancellationToken;
 use meseta_isolators::{Containers, Demand, DiskUsage, Interference, ProcessIdentity};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
@@ -13,16 +12,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::warn;
 
 use super::Containerizer;
+use super::container_table::ContainerTable;
 use super::fair_semaphore::{FairSemaphore, PermitLimits};
 use super::inspection_limits::InspectionLimits;
 use super::interference::InterferenceCounters;
 use super::throttle::ThrottleWriter;
-use crate::checkpoint::{Layout, Limitation, RunKey};
+use crate::checkpoint::{Layout, RunKey};
 use crate::core::Input;
 use crate::descriptors::DescriptorShares;
 use crate::directories::RuntimeFolder;
 use crate::failure::Failure;
-use crate::fetch::Cancel;
 use crate::spec::LaunchSettings;
 
 /// Containers destroyed at once: each takes a thread, and more would not make the kernel faster.
@@ -136,23 +135,6 @@ impl Measured {
     }
 }
 
-/// The state of a container.
-#[derive(Debug)]
-pub(super) enum Entry {
-    /// The container waits for a launch permit, until it is cancelled.
-    Queued {
-        cancelled: CancellationToken,
-    },
-    /// The fetch or launch is in progress; the fetch can be cancelled.
-    Launching {
-        fetch: Arc<Cancel>,
-    },
-    Running(Arc<LiveContainer>),
-    /// The container is being ended because of this limitation.
-    Limited(Arc<LiveContainer>, Limitation),
-    Ending,
-}
-
 /// The limits of concurrent launches. One role leaves a quarter of the permits to other roles, so that their next task
 /// does not wait for the end of a launch.
 pub(super) fn launch_limits(at_once: usize) -> PermitLimits {
@@ -176,7 +158,7 @@ pub(super) struct Inner {
     pub(super) destroy_permits: Semaphore,
     /// Permits for descriptors that watch containers.
     pub(super) watches: Arc<Semaphore>,
-    pub(super) table: Mutex<BTreeMap<ContainerId, Entry>>,
+    pub(super) table: ContainerTable,
     pub(super) measured: Measured,
     pub(super) fetch_permits: FairSemaphore,
     pub(super) host_path_permits: FairSemaphore,
@@ -211,7 +193,7 @@ impl Inner {
                     .watched
                     .min(Semaphore::MAX_PERMITS),
             )),
-            table: Mutex::new(BTreeMap::new()),
+            table: ContainerTable::default(),
             measured: Measured::default(),
             fetch_permits: FairSemaphore::new(FETCHES_AT_ONCE),
             host_path_permits: FairSemaphore::new(HOST_PATHS_AT_ONCE),
@@ -225,11 +207,6 @@ impl Inner {
             interference: InterferenceCounters::default(),
             throttle_writer: ThrottleWriter::default(),
         }
-    }
-
-    pub(super) fn table(&self) -> MutexGuard<'_, BTreeMap<ContainerId, Entry>> {
-        // The table is consistent between any two statements, so a panic elsewhere does no harm.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Restores a runtime folder that others removed while the agent was running. Called before every launch. Blocking.
@@ -309,16 +286,12 @@ impl Containerizer {
 
     /// Whether no container runs, begins or ends.
     pub(crate) fn is_idle(&self) -> bool {
-        self.inner.table().is_empty()
+        self.inner.table.is_empty()
     }
 
     /// The containers that run now.
     pub(crate) fn live(&self) -> Vec<Arc<LiveContainer>> {
-        let running = |entry: &Entry| match entry {
-            Entry::Running(live) | Entry::Limited(live, _) => Some(live.clone()),
-            _ => None,
-        };
-        self.inner.table().values().filter_map(running).collect()
+        self.inner.table.live()
     }
 
     /// The settings common to all containers.
@@ -328,15 +301,12 @@ impl Containerizer {
 
     /// Whether a container with this id exists in any state, for an executor or a task.
     pub(crate) fn has(&self, container: &ContainerId) -> bool {
-        self.inner.table().contains_key(container)
+        self.inner.table.contains(container)
     }
 
     /// The supervisor of a running container.
     pub(crate) fn supervisor_of(&self, container: &ContainerId) -> Option<ProcessIdentity> {
-        match self.inner.table().get(container) {
-            Some(Entry::Running(live)) => Some(live.supervisor.clone()),
-            _ => None,
-        }
+        Some(self.inner.table.running(container)?.supervisor.clone())
     }
 
     /// The numbers of successful and failed fetches of containers.

@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 
 use super::exit_status::memory_limitation;
 use super::readiness::{RegisteredEvent, any_event};
-use super::state::{Entry, LiveContainer};
+use super::state::LiveContainer;
 use super::supervision::{self, AGAIN_MAX};
 use super::{Containerizer, blocking, limitation_file};
 use crate::checkpoint::Limitation;
@@ -185,13 +185,7 @@ impl Containerizer {
 
     /// Ends a container beyond a limit. The first limitation counts, also after a restart of the agent.
     pub(crate) fn limit(&self, container: &ContainerId, limitation: Limitation) {
-        let supervisor = if let Some(entry) = self.inner.table().get_mut(container)
-            && let Entry::Running(live) = entry
-        {
-            let supervisor = live.supervisor.clone();
-            *entry = Entry::Limited(live.clone(), limitation.clone());
-            supervisor
-        } else {
+        let Some(supervisor) = self.inner.table.limit(container, limitation.clone()) else {
             return;
         };
         let (this, container) = (self.clone(), container.clone());
@@ -212,18 +206,14 @@ impl Containerizer {
         supervisor: Option<ProcessIdentity>,
         demand: Demand,
     ) {
-        let before = self.inner.table().insert(container.clone(), Entry::Ending);
+        // A limitation read while the container lived is better than the rest of its group.
+        let known = self.inner.table.begin_end(&container);
         let Ok(name) = ContainerName::new(container.as_str()) else {
             return;
         };
-        // A limitation read while the container lived is better than the rest of its group.
-        let known = match before {
-            Some(Entry::Limited(_, limitation)) => Some(limitation),
-            _ => None,
-        };
         let ending = self.read_ending(&container, &name, demand, known).await;
         self.destroy_until_gone(&name, supervisor).await;
-        self.inner.table().remove(&container);
+        self.inner.table.remove(&container);
         self.forget_throttle(&container);
         debug!(container_id = %container, ?ending, "container ended");
         let input = Input::ContainerEnded { container, ending };

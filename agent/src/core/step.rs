@@ -24,7 +24,7 @@ use super::{
     State, StreamKey, Timer, accept, checks, corrections, delivery, drain, ending, executor_kills,
     executors, kill, launch, lifetimes, reconcile, recovery, status_updates,
 };
-use crate::checkpoint::{KillCause, Lsn};
+use crate::checkpoint::{DiskCondition, KillCause, Lsn};
 
 /// The time to read the messages that arrived during a pause.
 pub(super) const CATCH_UP_TIME: Duration = Duration::from_secs(5);
@@ -220,38 +220,20 @@ impl Agent {
                 result,
             } => checks::probed(tasks, step, &container, id, result),
             Input::Oversubscription(report) => self.oversubscribe(step, *report),
-            Input::Disk(condition) => {
-                let change = step.note_disk(condition).map(Consequence::DiskChanged);
-                self.carry_out(step, change);
-            }
-            Input::Paused { lasted } => {
-                warn!(
-                    lasted_s = lasted.as_secs_f64(),
-                    "the agent's process was paused; deadlines of others are extended"
-                );
-                self.extend_deadlines(step, lasted, Timer::waits_for_others);
-            }
-            // Too many writes were waiting for the disk. Peers that the agent did not hear get more time; kills do not
-            // wait for the disk and get none.
-            Input::HeldUp { lasted } => {
-                let waits = |timer: &Timer| timer.waits_for_others() && !timer.ends_a_container();
-                self.extend_deadlines(step, lasted, waits);
-            }
+            Input::Disk(condition) => self.note_disk(step, condition),
+            Input::Paused { lasted } => self.note_pause(step, lasted),
+            Input::HeldUp { lasted } => self.note_hold_up(step, lasted),
             Input::Tick => {}
             Input::Stop { kill_tasks: true } => {
-                kill::kill_everything(tasks, step, KillCause::AgentExit);
-                self.lifecycle.begin_exit(ExitReason::Stopped);
+                self.end_with_tasks(step, KillCause::AgentExit, ExitReason::Stopped);
             }
             Input::Stop { kill_tasks: false } => {
                 corrections::thaw_all(tasks, step);
                 self.carry_out(step, Some(Consequence::ProcessEnds(ExitReason::Stopped)));
             }
             Input::Unregister => {
-                // The running tasks end first, so that each terminal update is sent while the master still knows the
-                // agent.
                 info!("asked to unregister: tasks end, and the agent after them");
-                kill::kill_everything(tasks, step, KillCause::AgentExit);
-                self.lifecycle.begin_exit(ExitReason::Unregistered);
+                self.end_with_tasks(step, KillCause::AgentExit, ExitReason::Unregistered);
             }
         }
     }
@@ -428,8 +410,7 @@ impl Agent {
             FromMaster::Shutdown(shutdown) => {
                 let reason = shutdown.reason;
                 info!(reason, "the master asked for a shutdown");
-                kill::kill_everything(tasks, step, KillCause::Shutdown);
-                self.lifecycle.begin_exit(ExitReason::Shutdown(reason));
+                self.end_with_tasks(step, KillCause::Shutdown, ExitReason::Shutdown(reason));
             }
             // Also during the shutdown: the updates of tasks that end with the agent are acknowledged.
             FromMaster::Acknowledge(acknowledge) => {
@@ -539,6 +520,34 @@ impl Agent {
         corrections::thaw_exempt(&mut self.tasks, step);
         let is_running = self.lifecycle.is_running();
         self.oversubscription.publish(step, was_open, is_running);
+    }
+
+    /// Notes the condition of the disk.
+    fn note_disk(&mut self, step: &mut Step<'_>, condition: DiskCondition) {
+        let change = step.note_disk(condition).map(Consequence::DiskChanged);
+        self.carry_out(step, change);
+    }
+
+    /// Ends all tasks, and the process after them. Each terminal update is sent while the master still knows the agent.
+    fn end_with_tasks(&mut self, step: &mut Step<'_>, cause: KillCause, reason: ExitReason) {
+        kill::kill_everything(&mut self.tasks, step, cause);
+        self.lifecycle.begin_exit(reason);
+    }
+
+    /// Extends deadlines after a pause of the agent's process.
+    fn note_pause(&mut self, step: &mut Step<'_>, lasted: Duration) {
+        warn!(
+            lasted_s = lasted.as_secs_f64(),
+            "the agent's process was paused; deadlines of others are extended"
+        );
+        self.extend_deadlines(step, lasted, Timer::waits_for_others);
+    }
+
+    /// Extends deadlines after a time without inputs, because too many writes were waiting for the disk. Peers that the
+    /// agent did not hear get more time; kills do not wait for the disk and get none.
+    fn note_hold_up(&mut self, step: &mut Step<'_>, lasted: Duration) {
+        let waits = |timer: &Timer| timer.waits_for_others() && !timer.ends_a_container();
+        self.extend_deadlines(step, lasted, waits);
     }
 
     /// Extends deadlines after a time in which the agent heard nobody: its process was stopped by a signal, frozen with
