@@ -136,8 +136,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let user = user(&flags)?;
     let principal = identity.principal()?;
     let store = store_of(&flags)?;
-    let address = SocketAddr::new(flags.ip, flags.port);
-    let (listener, address) = listen(address)?;
+    let (listener, address) = listen(SocketAddr::new(flags.ip, flags.port))?;
     let scheme = certificate.as_ref().map_or("http", |_| "https");
     let hostname = flags.hostname.clone();
     let hostname = hostname.unwrap_or_else(|| hostname::for_address(address.ip()));

@@ -7,11 +7,12 @@ use std::time::Duration;
 use super::changes::{concerns_no_task, update_of};
 use super::dealt_times::Dealt;
 use super::input::{Accepted, Refusal, Request};
-use super::job::{Job, Progress, Run};
+use super::job::{Job, Progress};
 use super::job_limits::find_jobs_to_forget;
 use super::names::{check_name, plain};
 use super::promotion::check_canaries;
-use super::records::{JobRecord, Key, Rollout, RunRecord, Stop, VersionRecord};
+use super::records::{JobRecord, Rollout, Stop, VersionRecord};
+use super::runs::{forget_slots, start_run};
 use super::sizes::Sizes;
 use super::spread::never_moves;
 use super::state::State;
@@ -534,25 +535,10 @@ impl State {
     }
 
     pub(super) fn start_run(&mut self, name: &str) {
-        let started = self.clock.unix();
-        let Some(job) = self.jobs.get_mut(name) else {
-            return;
-        };
-        let Some(count) = job.spec().map(|spec| spec.count) else {
-            return;
-        };
-        let number = job.record.next_run;
-        job.record.next_run += 1;
-        let run = RunRecord {
-            version: job.record.target,
-            count,
-            started,
-            cancelled: false,
-        };
-        job.record.runs.insert(number, run);
-        job.runs.insert(number, Run::new(count));
-        self.save(name);
-        self.event(name, None, format!("run {number} of {count} tasks started"));
+        if let Some(job) = self.jobs.get_mut(name) {
+            let consequences = start_run(job, &self.clock);
+            self.apply(name, consequences);
+        }
     }
 
     /// Removes a job that has no tasks left.
@@ -570,40 +556,12 @@ impl State {
             .begin_generation(self.clock.unix(), self.options.drawn);
         self.save_meta();
         for (number, run) in &job.runs {
-            self.forget_slots(name, *number, run);
+            self.outbox.write_all(forget_slots(name, *number, run));
         }
         self.outbox.write_all(job.deletions());
         self.statistics.forget_job(name);
         self.kills.remove_job(name);
         self.gangs.end_rest(name);
-    }
-
-    /// Forgets the slots of instances beyond `count`, once their tasks have ended. Other jobs of the role can use the size
-    /// that this frees.
-    pub(super) fn forget_slots_beyond(&mut self, name: &str, count: u32) {
-        let Some(job) = self.jobs.get_mut(name) else {
-            return;
-        };
-        let indexes = job.drop_slots(count as usize);
-        if indexes.is_empty() {
-            return;
-        }
-        for index in indexes {
-            self.outbox.write(job.slot_key(0, index).delete());
-        }
-        self.outbox.write_all(job.records());
-    }
-
-    /// Deletes the written slots of a run. A run that has launched nothing has none, however large it is.
-    pub(super) fn forget_slots(&mut self, name: &str, number: u64, run: &Run) {
-        for index in run.written() {
-            let key = Key::Slot {
-                job: name.to_owned(),
-                run: number,
-                index,
-            };
-            self.outbox.write(key.delete());
-        }
     }
 }
 

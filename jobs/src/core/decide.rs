@@ -1,9 +1,13 @@
 //! Executes the decisions for each job, at present and when time passes.
 
+use super::clock::Clock;
+use super::consequence::Consequence;
 use super::job::{Job, KillReason, Progress};
 use super::names::{check_name, job_before};
 use super::records::{FailedUpdate, Rollout};
-use super::runs::Firing;
+use super::runs::{
+    Firing, decide_runs, end_cancelled_runs, fire, follow_set_clock, forget_slots_beyond,
+};
 use super::service::{self, Plan};
 use super::state::State;
 use super::view::Authority;
@@ -37,10 +41,19 @@ impl State {
             }
             let plan = service::plan(job, self.clock.at());
             let count = job.spec().map_or(0, |spec| spec.count);
-            self.forget_slots_beyond(name, count);
+            self.outbox.write_all(forget_slots_beyond(job, count));
             self.follow(name, plan);
         } else {
             self.decide_runs(name);
+        }
+    }
+
+    /// Ends the runs of a job that are over.
+    pub(super) fn decide_runs(&mut self, name: &str) {
+        let may_start = self.may_start(name);
+        if let Some(job) = self.jobs.get_mut(name) {
+            let consequences = decide_runs(job, may_start, &self.clock);
+            self.apply(name, consequences);
         }
     }
 
@@ -48,19 +61,11 @@ impl State {
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
-        job.wanted.clear();
-        job.wanted_beyond = 0;
-        let tasks: Vec<_> = job.tasks.keys().cloned().collect();
-        for task in &tasks {
-            self.ask_kill(task, KillReason::Stopped);
-        }
-        if !tasks.is_empty() {
-            return;
-        }
-        self.end_cancelled_runs(name);
-        self.forget_slots_beyond(name, 0);
-        let stop = self.jobs.get(name).and_then(|job| job.record.stop);
-        if stop.is_some_and(|stop| stop.purge) {
+        let is_over = job.tasks.is_empty();
+        let is_purged = is_over && job.record.stop.is_some_and(|stop| stop.purge);
+        let consequences = stop_tasks(job, &self.clock);
+        self.apply(name, consequences);
+        if is_purged {
             self.purge(name);
         }
     }
@@ -241,7 +246,7 @@ impl State {
         let at = self.clock.at();
         let mut given_up = Vec::new();
         let mut timed_out = Vec::new();
-        for (name, job) in &self.jobs {
+        for job in self.jobs.values() {
             let is_short = job.is_service() || job.record.stop.is_some();
             for (id, task) in &job.tasks {
                 // The outcome of a task that is being killed does not matter, and the job waits for its end.
@@ -256,7 +261,7 @@ impl State {
                     .unreachable
                     .filter(|_| is_known && !job.is_bound(task));
                 if away.is_some_and(|since| at.saturating_sub(since) > patience) {
-                    given_up.push((name.clone(), id.clone()));
+                    given_up.push(id.clone());
                 }
                 let timeout = job
                     .batch_of(task.name.version)
@@ -267,8 +272,8 @@ impl State {
                 }
             }
         }
-        for (job, id) in given_up {
-            self.task_lost(&job, &id, "its agent was unreachable for too long");
+        for id in given_up {
+            self.task_lost(&id, "its agent was unreachable for too long");
         }
         for id in timed_out {
             self.ask_kill(&id, KillReason::TimedOut);
@@ -278,19 +283,33 @@ impl State {
         let names: Vec<_> = self.jobs.keys().cloned().collect();
         if self.clock.take_set_back() {
             for name in &names {
-                self.follow_set_clock(name);
+                follow_set_clock(self, name);
             }
         }
         self.kills.allow(kills_waiting);
         if self.clock.may_fire() {
             let mut firing = Firing::default();
             for name in &names {
-                self.fire(name, &mut firing);
+                fire(self, name, &mut firing);
             }
         }
         self.kills.add_jobs(names.iter());
         self.jobs.mark_all_dirty();
     }
+}
+
+/// Kills the tasks of a stopped job; once it has none, ends its runs.
+fn stop_tasks(job: &mut Job, clock: &Clock) -> Vec<Consequence> {
+    job.wanted.clear();
+    job.wanted_beyond = 0;
+    if !job.tasks.is_empty() {
+        let kill = |id: &String| Consequence::Kill(id.clone(), KillReason::Stopped);
+        return job.tasks.keys().map(kill).collect();
+    }
+    let mut consequences = end_cancelled_runs(job, clock);
+    let records = forget_slots_beyond(job, 0);
+    consequences.extend(records.into_iter().map(Consequence::Write));
+    consequences
 }
 
 fn update_of(job: &Job) -> Option<crate::spec::Update> {

@@ -616,7 +616,27 @@ impl Job {
         Err(Refusal::Invalid(text))
     }
 
-    pub(super) fn remember(&mut self, event: Event) {
+    /// Adds an event of the job or of one of its tasks to the history, and returns it for the followers.
+    pub(super) fn add_event(
+        &mut self,
+        unix: Duration,
+        task_id: Option<&str>,
+        text: impl Into<String>,
+    ) -> Event {
+        let task = task_id.and_then(|id| self.tasks.get(id));
+        let event = Event {
+            time: unix.as_secs(),
+            job: plain(&self.name).to_owned(),
+            role: Some(self.role().to_owned()),
+            task_id: task_id.map(str::to_owned),
+            agent_id: task.map(|task| task.record.agent_id.clone()),
+            text: text.into(),
+        };
+        self.remember(event.clone());
+        event
+    }
+
+    fn remember(&mut self, event: Event) {
         if self.events.len() == EVENTS_MAX {
             // Events of very many tasks leave room for events of the job itself.
             let of_job = self.events.iter().filter(|old| old.task_id.is_none());

@@ -7,9 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::input::{Event, Record};
+use super::input::Record;
 use super::job::{Job, KillReason, Killing, Task};
-use super::names::plain;
 use super::offer_demand::OfferDemand;
 use super::task_name::TaskName;
 
@@ -74,6 +73,14 @@ impl Jobs {
     pub(super) fn task(&self, id: &str) -> Option<&Task> {
         let name: TaskName = id.parse().ok()?;
         self.get(&name.job)?.tasks.get(id)
+    }
+
+    /// Returns the name and the job of a task that has not ended.
+    pub(super) fn with_task_mut(&mut self, id: &str) -> Option<(TaskName, &mut Job)> {
+        let name: TaskName = id.parse().ok()?;
+        self.get(&name.job)?.tasks.get(id)?;
+        let job = self.get_mut(&name.job)?;
+        Some((name, job))
     }
 
     pub(super) fn task_mut(&mut self, id: &str) -> Option<&mut Task> {
@@ -141,29 +148,6 @@ impl Jobs {
         let job = task.name.job.clone();
         self.mark_dirty(&job);
         Some(job)
-    }
-
-    /// Adds an event to the history of its job, and returns it for the followers.
-    pub(super) fn add_event(
-        &mut self,
-        key: &str,
-        task_id: Option<&str>,
-        text: String,
-        unix: Duration,
-    ) -> Event {
-        let task = task_id.and_then(|id| self.task(id));
-        let event = Event {
-            time: unix.as_secs(),
-            job: plain(key).to_owned(),
-            role: self.get(key).map(|job| job.role().to_owned()),
-            task_id: task_id.map(str::to_owned),
-            agent_id: task.map(|task| task.record.agent_id.clone()),
-            text,
-        };
-        if let Some(job) = self.get_mut(key) {
-            job.remember(event.clone());
-        }
-        event
     }
 
     /// Counts the waiting tasks of the jobs that may have changed, or whose tasks have become due, and returns the present

@@ -184,12 +184,9 @@ impl State {
         }
         for id in &tasks {
             // A task with a reported state was part of another ACCEPT.
-            let launched = self
-                .jobs
-                .task(id)
-                .filter(|task| task.phase == Phase::Launched);
-            if let Some(job) = launched.map(|task| task.name.job.clone()) {
-                self.task_lost(&job, id, &why);
+            let task = self.jobs.task(id);
+            if task.is_some_and(|task| task.phase == Phase::Launched) {
+                self.task_lost(id, &why);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The core of the scheduler: one synchronous state machine from inputs to effects.
 //!
-//! Entered through [`State::step`] in [`state`], which hands each input to the owners and carries out the consequences.
+//! Entered through [`State::step`] in [`step`], which hands each input to the owners of the [`state`] and carries out the
+//! [`consequence`]s of changes of jobs.
 //! - [`input`]: inputs and effects; [`records`]: the durable state; [`versions`]: the specifications, which can be large.
 //! - Owners of state: [`jobs`] with the [`offer_demand`] of all jobs; [`released_volumes`]; [`connection`] to the master;
 //!   [`clock`]; [`roles`] whose offers the framework requests; [`open_offers`] and [`seen_offers`]; [`gangs`] that keep
@@ -27,6 +28,7 @@ mod changes;
 mod clock;
 mod commands;
 mod connection;
+mod consequence;
 mod dealt_times;
 mod decide;
 mod demand;
@@ -59,6 +61,7 @@ mod service;
 mod sizes;
 mod spread;
 mod state;
+mod step;
 mod task_name;
 mod tasks;
 mod totals;

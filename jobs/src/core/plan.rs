@@ -12,7 +12,6 @@ use super::names::job_before;
 use super::offer_pool::{STEP_WORK_MAX, Work};
 use super::quotas::{Change, Limited, Quotas};
 use super::state::State;
-use super::task_name::TaskName;
 use super::volume::Volume;
 use crate::placement::{self, Offer, Placed, Why};
 use crate::spec::{JobSpec, Kind};
@@ -212,22 +211,6 @@ impl State {
                 Some((&*task.record.agent_id, &**of_task))
             })
         })
-    }
-
-    /// Notes the resources of an ended task as free, since no offers may come that show them.
-    pub(super) fn note_freed(&mut self, name: &TaskName, agent_id: &str) {
-        let Some(spec) = self
-            .jobs
-            .get(&name.job)
-            .and_then(|job| job.spec_of(name.version))
-        else {
-            return;
-        };
-        if spec.volume.is_some() || !self.roles.is_suppressed(&spec.role) {
-            return;
-        }
-        let freed = placement::requested(spec);
-        self.seen.freed(agent_id, &spec.role, &freed);
     }
 
     /// Returns the obstacles of the wanted tasks in the offers seen last; empty where another task would fit.

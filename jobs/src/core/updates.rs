@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use meseta_proto::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reason};
 
+use super::clock::Clock;
+use super::consequence::Consequence;
 use super::failure::{self, Failure};
-use super::input::Effect;
+use super::input::Record;
 use super::job::{Job, KillReason, Phase, Task};
-use super::outbox::Deferred;
-use super::records::{Key, Outcome};
-use super::state::State;
+use super::records::{Key, Outcome, Slot};
 use super::task_name::TaskName;
+use super::volumes::forget_unmade_volume;
 use crate::spec::{Backoff, Kind};
 
 /// The time after a launch during which the core ignores an answer that the task is unknown: the launch may still be under
@@ -30,360 +31,323 @@ enum End {
     Lost,
 }
 
-impl State {
-    pub(super) fn update(&mut self, status: TaskStatus) {
-        self.take_update(&status);
-        if status.uuid.is_some() && status.agent_id.is_some() {
-            let acknowledge = Effect::Acknowledge(Box::new(status));
-            self.outbox.defer(Deferred::Effect(acknowledge));
+/// A status of a task that the core has not ignored.
+#[derive(Debug)]
+pub(super) struct News {
+    state: TaskState,
+    healthy: Option<bool>,
+    end: Option<End>,
+    /// The agent of the task, if the agent is lost.
+    pub(super) lost_agent: Option<String>,
+}
+
+/// Reads a status of a task, and notes its reason. Returns `None` for a status that the core ignores.
+pub(super) fn read(
+    job: &mut Job,
+    name: &TaskName,
+    (state, status): (TaskState, &TaskStatus),
+    at: Duration,
+) -> Option<News> {
+    let task = job.tasks.get_mut(&name.to_string())?;
+    if is_denial(state) && task.phase != Phase::Known(TaskState::TaskUnreachable) {
+        let is_young = at < task.record.launched.saturating_add(LAUNCH_GRACE);
+        if task.phase == Phase::Intended || (is_young && is_answer(status)) {
+            return None;
         }
     }
+    task.reason = match is_killed_for_its_checks(state, status, task) {
+        true => "its health checks failed".to_owned(),
+        false => reason_of(status),
+    };
+    task.message = status.message.clone().unwrap_or_default();
+    let is_agent_lost = matches!(
+        state,
+        TaskState::TaskUnreachable | TaskState::TaskGoneByOperator
+    );
+    Some(News {
+        state,
+        healthy: status.healthy,
+        end: end_of(state, status, task.record.running.is_some()),
+        lost_agent: is_agent_lost.then(|| task.record.agent_id.clone()),
+    })
+}
 
-    fn take_update(&mut self, status: &TaskStatus) {
-        let id = status.task_id.value.as_str();
-        let Ok(state) = TaskState::try_from(status.state) else {
-            return;
-        };
-        let at = self.clock.at();
-        let Some(task) = self.jobs.task_mut(id) else {
-            self.stray(status, state);
-            return;
-        };
-        if is_denial(state) && task.phase != Phase::Known(TaskState::TaskUnreachable) {
-            let is_young = at < task.record.launched.saturating_add(LAUNCH_GRACE);
-            if task.phase == Phase::Intended || (is_young && is_answer(status)) {
-                return;
+/// Notes the news of a task.
+pub(super) fn note(job: &mut Job, name: &TaskName, news: &News, clock: &Clock) -> Vec<Consequence> {
+    let mut consequences = Vec::new();
+    if is_prompt(job) {
+        consequences.push(Consequence::Decide);
+    }
+    consequences.extend(match news.end {
+        Some(end) => end_task(job, name, end, clock),
+        None => go_on(job, name, news, clock),
+    });
+    consequences
+}
+
+/// Whether an update of a job's task deserves a decision of its own. Planning a service or stopping a job takes time in
+/// proportion to its tasks; a batch's run only counts.
+fn is_prompt(job: &Job) -> bool {
+    let is_counted = !job.is_service() && job.record.stop.is_none();
+    is_counted || job.tasks.len() <= PROMPT_TASKS_MAX
+}
+
+/// Counts the late success of a batch's task that was given up, if its replacement has not succeeded; kills the
+/// replacement.
+pub(super) fn credit(job: &mut Job, name: &TaskName, clock: &Clock) -> Vec<Consequence> {
+    let record = job.record.runs.get(&name.run);
+    let is_of_run = record.is_some_and(|run| run.version == name.version && name.index < run.count);
+    let key = job.slot_key(name.run, name.index);
+    let run = job.runs.get_mut(&name.run);
+    let Some(run) = run.filter(|_| is_of_run) else {
+        return Vec::new();
+    };
+    let slot = run.slot(name.index);
+    if slot.outcome != Outcome::Open || name.attempt > slot.attempt {
+        return Vec::new();
+    }
+    run.waiting.remove(&(slot.not_before, name.index));
+    run.succeeded += 1;
+    let slot = run.slot_mut(name.index);
+    slot.outcome = Outcome::Succeeded;
+    let record = key.put(slot);
+    let of_slot = |other: &TaskName| (other.run, other.index) == (name.run, name.index);
+    let mut tasks = job.tasks.iter();
+    let later = tasks.find(|(_, task)| of_slot(&task.name));
+    let later = later.map(|(id, _)| Consequence::Kill(id.clone(), KillReason::Superseded));
+    let text = "finished, after it was given up";
+    let event = job.add_event(clock.unix(), Some(&name.to_string()), text);
+    let first = [
+        Consequence::Write(record),
+        Consequence::CountSuccess,
+        Consequence::Decide,
+        Consequence::Tell(event),
+    ];
+    first.into_iter().chain(later).collect()
+}
+
+/// Notes the state of a task that has not ended.
+fn go_on(job: &mut Job, name: &TaskName, news: &News, clock: &Clock) -> Vec<Consequence> {
+    let (at, unix, id) = (clock.at(), clock.unix(), name.to_string());
+    let state = news.state;
+    let has_check = job
+        .spec_of(name.version)
+        .is_some_and(|spec| spec.task.check.is_some());
+    if state == TaskState::TaskUnreachable {
+        job.note_loss(&id, at);
+    }
+    let Some(task) = job.tasks.get_mut(&id) else {
+        debug_assert!(false, "the task {id} was found before");
+        return Vec::new();
+    };
+    let before = task.record.clone();
+    let (was_running, was_away) = (before.running.is_some(), before.unreachable.is_some());
+    task.phase = Phase::Known(state);
+    let was_unheard = std::mem::replace(&mut task.is_unheard, false);
+    task.is_asked_for = false;
+    match state {
+        TaskState::TaskRunning => {
+            task.record.unreachable = None;
+            if !was_running {
+                task.record.shown_since = Some(unix);
             }
-        }
-        task.reason = match is_killed_for_its_checks(state, status, task) {
-            true => "its health checks failed".to_owned(),
-            false => reason_of(status),
-        };
-        task.message = status.message.clone().unwrap_or_default();
-        let agent_id = task.record.agent_id.clone();
-        let has_run = task.record.running.is_some();
-        self.reconciler.observe(self.clock.moment(), status);
-        let name: TaskName = match id.parse() {
-            Ok(name) => name,
-            Err(_) => return,
-        };
-        if self.is_prompt(&name.job) {
-            self.jobs.mark_dirty(&name.job);
-        }
-        if matches!(
-            state,
-            TaskState::TaskUnreachable | TaskState::TaskGoneByOperator
-        ) {
-            self.seen.agent_lost(&agent_id);
-        }
-        match end_of(state, status, has_run) {
-            Some(end) => self.ended(&name, end),
-            None => self.goes_on(&name, state, status),
-        }
-    }
-
-    /// Whether an update of a job's task deserves a decision of its own. Planning a service or stopping a job takes time in
-    /// proportion to its tasks; a batch's run only counts.
-    fn is_prompt(&self, job: &str) -> bool {
-        let job = self.jobs.get(job);
-        job.is_some_and(|job| {
-            let is_counted = !job.is_service() && job.record.stop.is_none();
-            is_counted || job.tasks.len() <= PROMPT_TASKS_MAX
-        })
-    }
-
-    /// Handles an unknown task: its job is gone, or the scheduler gave it up.
-    fn stray(&mut self, status: &TaskStatus, state: TaskState) {
-        let id = &status.task_id.value;
-        self.reconciler.observe(self.clock.moment(), status);
-        let is_live = matches!(
-            state,
-            TaskState::TaskStaging | TaskState::TaskStarting | TaskState::TaskRunning
-        );
-        if state == TaskState::TaskFinished {
-            self.credit(id);
-        }
-        let agent_id = status.agent_id.clone().map(|agent| agent.value);
-        match is_live {
-            true => self.kills.add_stray(id, agent_id),
-            false => self.kills.remove_stray(id),
-        }
-    }
-
-    /// Counts the late success of a batch's task that was given up, if its replacement has not succeeded; kills the
-    /// replacement.
-    fn credit(&mut self, id: &str) {
-        let Ok(name) = id.parse::<TaskName>() else {
-            return;
-        };
-        let Some(job) = self.jobs.get_mut(&name.job).filter(|job| !job.is_service()) else {
-            return;
-        };
-        let record = job.record.runs.get(&name.run);
-        if record.is_none_or(|run| run.version != name.version || name.index >= run.count) {
-            return;
-        }
-        let key = job.slot_key(name.run, name.index);
-        let Some(run) = job.runs.get_mut(&name.run) else {
-            return;
-        };
-        let slot = run.slot(name.index);
-        if slot.outcome != Outcome::Open || name.attempt > slot.attempt {
-            return;
-        }
-        run.waiting.remove(&(slot.not_before, name.index));
-        run.succeeded += 1;
-        let slot = run.slot_mut(name.index);
-        slot.outcome = Outcome::Succeeded;
-        self.outbox.write(key.put(slot));
-        let of_slot = |other: &TaskName| (other.run, other.index) == (name.run, name.index);
-        let mut tasks = job.tasks.iter();
-        let later = tasks.find(|(_, task)| of_slot(&task.name));
-        let later = later.map(|(id, _)| id.clone());
-        self.statistics.count_success();
-        self.jobs.mark_dirty(&name.job);
-        self.event(&name.job, Some(id), "finished, after it was given up");
-        if let Some(later) = later {
-            self.ask_kill(&later, KillReason::Superseded);
-        }
-    }
-
-    fn goes_on(&mut self, name: &TaskName, state: TaskState, status: &TaskStatus) {
-        let (at, unix, id) = (self.clock.at(), self.clock.unix(), name.to_string());
-        let Some(job) = self.jobs.get_mut(&name.job) else {
-            return;
-        };
-        let has_check = job
-            .spec_of(name.version)
-            .is_some_and(|spec| spec.task.check.is_some());
-        if state == TaskState::TaskUnreachable {
-            job.note_loss(&id, at);
-        }
-        let Some(task) = job.tasks.get_mut(&id) else {
-            return;
-        };
-        let before = task.record.clone();
-        let (was_running, was_away) = (before.running.is_some(), before.unreachable.is_some());
-        task.phase = Phase::Known(state);
-        let was_unheard = std::mem::replace(&mut task.is_unheard, false);
-        task.is_asked_for = false;
-        match state {
-            TaskState::TaskRunning => {
-                task.record.unreachable = None;
-                if !was_running {
-                    task.record.shown_since = Some(unix);
-                }
-                let since = *task.record.running.get_or_insert(at);
-                // A status without a check result leaves the result unchanged.
-                task.checked = status.healthy.or(task.checked);
-                let is_well = task.checked.unwrap_or(!has_check);
-                task.healthy_since = match is_well {
-                    // A task that is healthy after a start of the scheduler has been healthy since it ran.
-                    true if was_unheard && !was_away => Some(since),
-                    true => task.healthy_since.or(Some(at)),
-                    false => None,
-                };
-            }
-            TaskState::TaskUnreachable => {
-                task.record.unreachable.get_or_insert(at);
-                task.healthy_since = None;
-            }
-            // The task's agent is back, even if the task does not run yet.
-            _ => {
-                task.record.unreachable = None;
-                task.healthy_since = None;
-            }
-        }
-        let changed = task.record != before;
-        let record = changed.then(|| Key::Task(id.clone()).put(&task.record));
-        if let Some(record) = record {
-            self.outbox.write(record);
-        }
-        if state == TaskState::TaskRunning && !was_running {
-            if let Some(volume) = before.volume {
-                self.volume_runs(&volume);
-            }
-            self.statistics.count_start();
-            self.event(&name.job, Some(&id), "running");
-        }
-        if state == TaskState::TaskUnreachable && !was_away {
-            self.event(&name.job, Some(&id), "its agent is unreachable");
-        }
-    }
-
-    /// Handles the loss of a task that is given up, or that the framework's removal has ended.
-    pub(super) fn task_lost(&mut self, job: &str, id: &str, why: &str) {
-        let Some(task) = self.jobs.task_mut(id) else {
-            return;
-        };
-        task.message = why.to_owned();
-        let name = task.name.clone();
-        let lost = TaskStatus {
-            task_id: TaskId {
-                value: id.to_owned(),
-            },
-            agent_id: Some(AgentId {
-                value: task.record.agent_id.clone(),
-            }),
-            state: TaskState::TaskLost.into(),
-            ..TaskStatus::default()
-        };
-        // The scheduler no longer asks for the task, and kills it if it comes back.
-        self.reconciler.observe(self.clock.moment(), &lost);
-        self.jobs.mark_dirty(job);
-        self.ended(&name, End::Lost);
-    }
-
-    /// Undoes a launch that was not sent.
-    pub(super) fn abandon(&mut self, id: &str) {
-        let Some(name) = self.jobs.task(id).map(|task| task.name.clone()) else {
-            return;
-        };
-        self.jobs.mark_dirty(&name.job);
-        self.forget_unmade_volume(&name.job, id);
-        let at = self.clock.at();
-        self.remove_task(&name, |slot, _| slot.not_before = at);
-    }
-
-    fn ended(&mut self, name: &TaskName, end: End) {
-        let (at, id) = (self.clock.at(), name.to_string());
-        let Some(job) = self.jobs.get_mut(&name.job) else {
-            return;
-        };
-        let Some(task) = job.tasks.get(&id) else {
-            return;
-        };
-        let agent_id = task.record.agent_id.clone();
-        let killed = task.killing.map(|killing| killing.reason);
-        let killed = killed.or(task.outlived.filter(|_| end == End::Failed));
-        let text = ending_text(end, killed, &task.reason, &task.message);
-        let details = failure::text_of(&task.reason, &task.message);
-        let healthy_for = task.healthy_since.map(|since| at.saturating_sub(since));
-        let is_proven = job.record.rollout.is_none() && job.record.stable.is_some();
-        let is_new = !is_proven && name.version == job.record.target;
-        let rules = Rules::from_job(job, name.version);
-        let is_fault = match (end, killed) {
-            (End::Failed, None | Some(KillReason::TimedOut)) => true,
-            (End::Succeeded, None) => rules.retries.is_none(),
-            _ => false,
-        };
-        if is_fault && is_new {
-            job.progress.failures += 1;
-        }
-        let mut has_failed = false;
-        if is_fault && end == End::Failed && name.version == job.record.target {
-            let text = match killed {
-                Some(reason) => format!("killed: {}", reason.text()),
-                None if details.is_empty() => "failed, without a reason".to_owned(),
-                None => details,
+            let since = *task.record.running.get_or_insert(at);
+            // A status without a check result leaves the result unchanged.
+            task.checked = news.healthy.or(task.checked);
+            let is_well = task.checked.unwrap_or(!has_check);
+            task.healthy_since = match is_well {
+                // A task that is healthy after a start of the scheduler has been healthy since it ran.
+                true if was_unheard && !was_away => Some(since),
+                true => task.healthy_since.or(Some(at)),
+                false => None,
             };
-            let count = job
-                .record
-                .failure
-                .as_ref()
-                .map_or(0, |failure| failure.count);
-            job.record.failure = Some(Failure {
-                task_id: id.clone(),
-                agent_id: agent_id.clone(),
-                time: self.clock.unix(),
-                text,
-                count: count + 1,
-            });
-            has_failed = true;
         }
-        if end == End::Lost {
-            job.note_loss(&id, at);
+        TaskState::TaskUnreachable => {
+            task.record.unreachable.get_or_insert(at);
+            task.healthy_since = None;
         }
-        let gang = rules.breaks_gang(end, killed).then(|| others_of(job, name));
-        match end {
-            End::Succeeded => self.statistics.count_success(),
-            End::Failed if is_fault => {
-                self.statistics.count_failure(&name.job, job.role());
-            }
-            End::Failed => {}
-            End::Lost => self.statistics.count_loss(),
+        // The task's agent is back, even if the task does not run yet.
+        _ => {
+            task.record.unreachable = None;
+            task.healthy_since = None;
         }
-        if has_failed {
-            self.jobs.mark_failing(&name.job);
-        }
-        self.event(&name.job, Some(&id), text);
-        self.note_freed(name, &agent_id);
-        let mut is_repeated = false;
-        self.remove_task(name, |slot, _| {
-            if end == End::Succeeded && rules.retries.is_some() {
-                slot.outcome = Outcome::Succeeded;
-            } else if is_fault {
-                rules.punish(slot, at, (end, healthy_for));
-            } else if end == End::Lost {
-                slot.not_before = at.saturating_add(LOST_PAUSE);
-            } else {
-                slot.not_before = at;
-            }
-            is_repeated = killed.is_none() && slot.outcome == Outcome::Open;
+    }
+    let mut consequences = Vec::new();
+    if task.record != before {
+        let record = Key::Task(id.clone()).put(&task.record);
+        consequences.push(Consequence::Write(record));
+    }
+    if state == TaskState::TaskRunning && !was_running {
+        consequences.extend(before.volume.map(Consequence::VolumeRuns));
+        consequences.push(Consequence::CountStart);
+        let event = job.add_event(unix, Some(&id), "running");
+        consequences.push(Consequence::Tell(event));
+    }
+    if state == TaskState::TaskUnreachable && !was_away {
+        let event = job.add_event(unix, Some(&id), "its agent is unreachable");
+        consequences.push(Consequence::Tell(event));
+    }
+    consequences
+}
+
+/// Gives a task up. Returns a status of the loss, for the reconciler.
+pub(super) fn lose(
+    job: &mut Job,
+    name: &TaskName,
+    why: &str,
+    clock: &Clock,
+) -> (TaskStatus, Vec<Consequence>) {
+    let id = name.to_string();
+    let mut agent_id = None;
+    if let Some(task) = job.tasks.get_mut(&id) {
+        task.message = why.to_owned();
+        agent_id = Some(AgentId {
+            value: task.record.agent_id.clone(),
         });
-        if is_repeated {
-            self.statistics.count_restart();
-        }
-        let others = gang.unwrap_or_default();
-        for other in &others {
-            self.ask_kill(other, KillReason::Gang);
-        }
-        if !others.is_empty() {
-            self.break_gang(&name.job);
-        }
     }
+    let lost = TaskStatus {
+        task_id: TaskId { value: id },
+        agent_id,
+        state: TaskState::TaskLost.into(),
+        ..TaskStatus::default()
+    };
+    let mut consequences = vec![Consequence::Decide];
+    consequences.extend(end_task(job, name, End::Lost, clock));
+    (lost, consequences)
+}
 
-    /// Records durably that the gang of a service ends. For a batch, the slots of the run show this.
-    fn break_gang(&mut self, name: &str) {
-        let Some(job) = self.jobs.get_mut(name).filter(|job| job.is_service()) else {
-            return;
-        };
-        if !std::mem::replace(&mut job.record.broken, true) {
-            self.outbox.write_all(job.records());
-        }
+/// Undoes a launch that was not sent: forgets the task, and the volume that the launch would have made.
+pub(super) fn abandon(job: &mut Job, name: &TaskName, at: Duration) -> Vec<Consequence> {
+    let mut consequences = vec![Consequence::Decide];
+    let volume = forget_unmade_volume(job, &name.to_string());
+    consequences.extend(volume.map(Consequence::Write));
+    let records = remove_task(job, name, |slot| slot.not_before = at);
+    consequences.extend(records.into_iter().map(Consequence::Write));
+    consequences
+}
+
+fn end_task(job: &mut Job, name: &TaskName, end: End, clock: &Clock) -> Vec<Consequence> {
+    let (at, id) = (clock.at(), name.to_string());
+    let Some(task) = job.tasks.get(&id) else {
+        debug_assert!(false, "the task {id} was found before");
+        return Vec::new();
+    };
+    let mut consequences = Vec::new();
+    let agent_id = task.record.agent_id.clone();
+    let killed = task.killing.map(|killing| killing.reason);
+    let killed = killed.or(task.outlived.filter(|_| end == End::Failed));
+    let text = ending_text(end, killed, &task.reason, &task.message);
+    let details = failure::text_of(&task.reason, &task.message);
+    let healthy_for = task.healthy_since.map(|since| at.saturating_sub(since));
+    let is_proven = job.record.rollout.is_none() && job.record.stable.is_some();
+    let is_new = !is_proven && name.version == job.record.target;
+    let rules = Rules::from_job(job, name.version);
+    let is_fault = match (end, killed) {
+        (End::Failed, None | Some(KillReason::TimedOut)) => true,
+        (End::Succeeded, None) => rules.retries.is_none(),
+        _ => false,
+    };
+    if is_fault && is_new {
+        job.progress.failures += 1;
     }
+    if is_fault && end == End::Failed && name.version == job.record.target {
+        let text = match killed {
+            Some(reason) => format!("killed: {}", reason.text()),
+            None if details.is_empty() => "failed, without a reason".to_owned(),
+            None => details,
+        };
+        let before = job.record.failure.as_ref();
+        let count = before.map_or(0, |failure| failure.count);
+        job.record.failure = Some(Failure {
+            task_id: id.clone(),
+            agent_id: agent_id.clone(),
+            time: clock.unix(),
+            text,
+            count: count + 1,
+        });
+        consequences.push(Consequence::SaveFailure);
+    }
+    if end == End::Lost {
+        job.note_loss(&id, at);
+    }
+    let others = match rules.breaks_gang(end, killed) {
+        true => others_of(job, name),
+        false => Vec::new(),
+    };
+    consequences.extend(match end {
+        End::Succeeded => Some(Consequence::CountSuccess),
+        End::Failed => is_fault.then(|| Consequence::CountFailure(job.role().to_owned())),
+        End::Lost => Some(Consequence::CountLoss),
+    });
+    let event = job.add_event(clock.unix(), Some(&id), text);
+    consequences.push(Consequence::Tell(event));
+    let spec = job.spec_of(name.version).cloned();
+    let freed = spec.filter(|spec| spec.volume.is_none());
+    consequences.extend(freed.map(|spec| Consequence::Freed { spec, agent_id }));
+    let mut is_repeated = false;
+    let records = remove_task(job, name, |slot| {
+        if end == End::Succeeded && rules.retries.is_some() {
+            slot.outcome = Outcome::Succeeded;
+        } else if is_fault {
+            rules.punish(slot, at, (end, healthy_for));
+        } else if end == End::Lost {
+            slot.not_before = at.saturating_add(LOST_PAUSE);
+        } else {
+            slot.not_before = at;
+        }
+        is_repeated = killed.is_none() && slot.outcome == Outcome::Open;
+    });
+    consequences.extend(records.into_iter().map(Consequence::Write));
+    consequences.extend(is_repeated.then_some(Consequence::CountRestart));
+    if !others.is_empty() {
+        let kills = others.into_iter();
+        consequences.extend(kills.map(|other| Consequence::Kill(other, KillReason::Gang)));
+        let records = break_gang(job).into_iter();
+        consequences.extend(records.map(Consequence::Write));
+    }
+    consequences
+}
 
-    /// Removes a task and changes its slot; both become durable together.
-    fn remove_task(
-        &mut self,
-        name: &TaskName,
-        change: impl FnOnce(&mut super::records::Slot, Duration),
-    ) {
-        let (at, id) = (self.clock.at(), name.to_string());
-        let Some(job) = self.jobs.get_mut(&name.job) else {
-            return;
-        };
-        if job.tasks.remove(&id).is_none() {
-            return;
-        }
-        if job.record.moving.remove(&id) {
-            self.outbox.write_all(job.records());
-        }
-        self.outbox.write(Key::Task(id).delete());
-        let is_batch = !job.is_service();
-        let key = job.slot_key(name.run, name.index);
-        let Some(run) = job.runs.get_mut(&name.run) else {
-            return;
-        };
-        run.live = run.live.saturating_sub(1);
-        let slot = run.slot_mut(name.index);
-        if slot.outcome != Outcome::Open {
-            return;
-        }
-        change(slot, at);
-        let slot = *slot;
-        self.outbox.write(key.put(&slot));
-        if !is_batch {
-            return;
-        }
+/// Records that the gang of a service ends. For a batch, the slots of the run show this.
+fn break_gang(job: &mut Job) -> Vec<Record> {
+    if !job.is_service() || std::mem::replace(&mut job.record.broken, true) {
+        return Vec::new();
+    }
+    job.records()
+}
+
+/// Removes a task and changes its slot. Returns the records of both, which become durable together.
+fn remove_task(job: &mut Job, name: &TaskName, change: impl FnOnce(&mut Slot)) -> Vec<Record> {
+    let id = name.to_string();
+    let mut records = Vec::new();
+    if job.tasks.remove(&id).is_none() {
+        return records;
+    }
+    if job.record.moving.remove(&id) {
+        records.extend(job.records());
+    }
+    records.push(Key::Task(id).delete());
+    let is_batch = !job.is_service();
+    let key = job.slot_key(name.run, name.index);
+    let Some(run) = job.runs.get_mut(&name.run) else {
+        return records;
+    };
+    run.live = run.live.saturating_sub(1);
+    let slot = run.slot_mut(name.index);
+    if slot.outcome != Outcome::Open {
+        return records;
+    }
+    change(slot);
+    let slot = *slot;
+    records.push(key.put(&slot));
+    if is_batch {
         match slot.outcome {
             Outcome::Succeeded => run.succeeded += 1,
             Outcome::Failed => run.failed += 1,
-            Outcome::Open => {
-                run.waiting.insert((slot.not_before, name.index));
-            }
+            Outcome::Open => run.waiting.insert((slot.not_before, name.index)),
         }
     }
+    records
 }
 
 /// The rules of a job for the end of a task.
@@ -430,12 +394,7 @@ impl Rules {
         self.is_gang && concerns_it_alone && !is_success
     }
 
-    fn punish(
-        &self,
-        slot: &mut super::records::Slot,
-        at: Duration,
-        (end, healthy_for): (End, Option<Duration>),
-    ) {
+    fn punish(&self, slot: &mut Slot, at: Duration, (end, healthy_for): (End, Option<Duration>)) {
         slot.has_finished = end == End::Succeeded;
         if healthy_for.is_some_and(|lasted| lasted >= self.backoff.reset_after) {
             slot.failures = 0;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::discovery::addresses_after;
+use super::input::Record;
 use super::job::{Job, KillReason, Task, Wanted};
 use super::launch::{Launchable, task_bytes};
 use super::offer_pool::Pool;
@@ -281,27 +282,6 @@ impl State {
         true
     }
 
-    /// Forgets a volume whose launch has not left: the volume does not exist.
-    pub(super) fn forget_unmade_volume(&mut self, name: &str, task_id: &str) {
-        let Some(job) = self.jobs.get_mut(name) else {
-            return;
-        };
-        let made_for = |volume: &Volume| {
-            let id = volume.id.parse::<VolumeId>();
-            id.is_ok_and(|id| id.task.to_string() == task_id)
-        };
-        let index = job.tasks.get(task_id).map(|task| task.name.index);
-        let volume = index.and_then(|index| Some((index, job.volumes.get(&index)?)));
-        let Some((index, id)) = volume
-            .filter(|(_, volume)| volume.record.is_unsettled() && made_for(volume))
-            .map(|(index, volume)| (index, volume.id.clone()))
-        else {
-            return;
-        };
-        job.volumes.remove(&index);
-        self.outbox.write(Key::Volume(id).delete());
-    }
-
     /// Kills the tasks of instances whose volume was taken away.
     pub(super) fn check_volumes(&mut self, name: &str) {
         let Some(job) = self.jobs.get(name) else {
@@ -387,6 +367,21 @@ impl State {
         }
         Ok(())
     }
+}
+
+/// Forgets the volume of a task whose launch has not left: the volume does not exist. Returns the deletion of its record.
+pub(super) fn forget_unmade_volume(job: &mut Job, task_id: &str) -> Option<Record> {
+    let made_for = |volume: &Volume| {
+        let id = volume.id.parse::<VolumeId>();
+        id.is_ok_and(|id| id.task.to_string() == task_id)
+    };
+    let index = job.tasks.get(task_id)?.name.index;
+    let volume = job.volumes.get(&index)?;
+    if !volume.record.is_unsettled() || !made_for(volume) {
+        return None;
+    }
+    let volume = job.volumes.remove(&index)?;
+    Some(Key::Volume(volume.id).delete())
 }
 
 /// Returns the tasks that run on none of the job's volumes, as those of a version without a volume.

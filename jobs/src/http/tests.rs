@@ -442,7 +442,7 @@ async fn tenants_see_no_job_of_others() {
             let (status, body) = asked(principal, Method::GET, &path).await;
             assert_eq!(status, expected, "{principal} {path} {body}");
             if status == 409 {
-                assert!(body.contains("write one of ads/web, ops/web"), "{body}");
+                assert!(body.contains("give one of ads/web, ops/web"), "{body}");
             }
         }
     }

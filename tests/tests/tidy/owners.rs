@@ -16,7 +16,7 @@ const EXCEPTIONS: &[(&str, &str, usize)] = &[
     // Four types with this name, for four verbs.
     ("cli", "Options", 4),
     ("isolators", "Containers", 9),
-    ("jobs", "State", 12),
+    ("jobs", "State", 11),
     // Two types with this name: in the core and in a view.
     ("master", "Agent", 4),
     ("master", "Allocator", 15),
