@@ -17,8 +17,9 @@ use tracing::{info, warn};
 
 use super::consequence::Consequence;
 use super::demand::{combined, demand};
+use super::executor_link::ExecutorLink;
 use super::fields::{role_of, unix_ns, user_of};
-use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
+use super::model::{Container, Executor, ExecutorKind, Task};
 use super::operations::Operations;
 use super::registration::stream_key;
 use super::rejection::{Rejection, check_container, check_launch_event};
@@ -358,7 +359,7 @@ fn take_all(
         take_task(tasks, step, &key, framework, one, group.clone());
     }
     tasks.runs.change_executor(&key, |executor| {
-        executor.link.given_at = Some(step.now.moment)
+        executor.link.note_accepted(step.now.moment)
     });
     if is_new {
         if kind == ExecutorKind::Custom {

@@ -75,11 +75,8 @@ fn times(info: &pb::TaskInfo, check_kind: CheckKind) -> Option<Times> {
 /// Schedules the probes of a running task.
 pub(super) fn arm_checks(tasks: &mut Tasks, step: &mut Step<'_>, task_ref: &TaskRef) {
     tasks.runs.change_task(&task_ref.task.key, |task| {
-        task.check_state = CheckState {
-            since: Some(step.now.moment),
-            was_healthy: task.healthy == Some(true),
-            ..CheckState::default()
-        };
+        let was_healthy = task.healthy == Some(true);
+        task.check_state = CheckState::begin(step.now.moment, was_healthy);
     });
     for check_kind in [CheckKind::Health, CheckKind::Check] {
         if let Some(times) = times(&task_ref.task.info, check_kind) {
@@ -120,9 +117,7 @@ pub(super) fn probe_due(
         return;
     };
     tasks.runs.change_task(&task_ref.task.key, |task| {
-        if let Some(in_flight) = task.check_state.in_flight.get_mut(check_kind as usize) {
-            *in_flight = Some(id);
-        }
+        task.check_state.set_probe(check_kind, Some(id));
     });
     let probe = Probe {
         id,
@@ -227,24 +222,11 @@ pub(super) fn probed(
     let Some(task_ref) = tasks.runs.task_of(container) else {
         return;
     };
-    let is_this = |check_kind: &CheckKind| {
-        let in_flight = task_ref
-            .task
-            .check_state
-            .in_flight
-            .get(*check_kind as usize);
-        in_flight.copied().flatten() == Some(id)
-    };
-    let Some(check_kind) = [CheckKind::Health, CheckKind::Check]
-        .into_iter()
-        .find(is_this)
-    else {
+    let Some(check_kind) = task_ref.task.check_state.kind_of(id) else {
         return;
     };
     tasks.runs.change_task(&task_ref.task.key, |task| {
-        if let Some(in_flight) = task.check_state.in_flight.get_mut(check_kind as usize) {
-            *in_flight = None;
-        }
+        task.check_state.set_probe(check_kind, None);
     });
     if task_ref.container().phase != Phase::Running || task_ref.container().kill.is_some() {
         return;
@@ -288,12 +270,9 @@ fn apply_health_result(
     };
     let check_state = &task_ref.task.check_state;
     if is_success(result) {
-        let is_news = !check_state.was_healthy
-            || check_state.failures > 0
-            || check_state.is_untold(CheckKind::Health);
+        let is_news = check_state.is_success_news();
         tasks.runs.change_task(&task_ref.task.key, |task| {
-            task.check_state.was_healthy = true;
-            task.check_state.failures = 0;
+            task.check_state.note_success();
             task.healthy = Some(true);
         });
         if is_news {
@@ -302,15 +281,14 @@ fn apply_health_result(
         return;
     }
     let grace = seconds(check.grace_period_seconds());
-    let since = check_state.since.unwrap_or(step.now.moment);
-    if !check_state.was_healthy && step.now.moment.saturating_since(since) <= grace {
+    if check_state.is_in_grace(step.now.moment, grace) {
         info!(task_id = %task_ref.task.key.task, ?result, "a failed health check does not count yet");
         return;
     }
-    let failures = check_state.failures.saturating_add(1);
+    let failures = check_state.failures_with_next();
     warn!(task_id = %task_ref.task.key.task, failures, ?result, "a health check failed");
     tasks.runs.change_task(&task_ref.task.key, |task| {
-        task.check_state.failures = failures;
+        task.check_state.note_failure();
         task.healthy = Some(false);
     });
     tell_check(tasks, step, task_ref, CheckKind::Health);

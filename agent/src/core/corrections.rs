@@ -239,7 +239,7 @@ fn preempt(tasks: &mut Tasks, step: &mut Step<'_>, executor: &Arc<Executor>, why
 
 /// The state and reason for the tasks of an executor that was evicted; `None` if it was not.
 pub(super) fn preemption_of(tasks: &Tasks, executor: &Executor) -> Option<TerminationReason> {
-    let termination_reason = executor.link.termination_reason.as_ref();
+    let termination_reason = executor.link.termination_reason();
     if let Some(termination_reason) = termination_reason
         .filter(|termination_reason| termination_reason.reason == Reason::ContainerPreempted)
     {
@@ -310,8 +310,7 @@ fn check_freezable(now: Now, executor: &Executor) -> Result<(), &'static str> {
     if executor.container.kill.is_some() || live().any(|task| is_ending(task)) {
         return Err("the container, or one of its tasks, is ending");
     }
-    let given_at = executor.link.given_at;
-    let is_given = given_at.is_some_and(|at| now.moment.saturating_since(at) < GIVEN_WITHIN);
+    let is_given = executor.link.has_accepted_within(now.moment, GIVEN_WITHIN);
     let awaits_task = executor.kind == ExecutorKind::Custom && live().any(|task| !task.delivered);
     if is_given && awaits_task {
         return Err("it is being given a task");

@@ -71,20 +71,25 @@ impl Deliveries {
     }
 
     /// Counts how often in a row the task with this order number was the first lost task.
-    fn count_lost(&mut self, first: u64) -> u32 {
-        let before = self.lost.filter(|(order, _)| *order == first);
+    fn count_lost(&mut self, first: Option<u64>) -> u32 {
+        let before = self.lost.filter(|(order, _)| Some(*order) == first);
         let times = before.map_or(0, |(_, times)| times).saturating_add(1);
-        self.lost = Some((first, times));
+        self.lost = first.map(|first| (first, times));
         times
+    }
+
+    /// Whether any task was delivered.
+    pub(super) fn has_begun(&self) -> bool {
+        self.since.is_some()
     }
 }
 
 /// Delivers the undelivered tasks to an executor, as many as fit into a batch.
 pub(super) fn deliver_tasks(tasks: &mut Tasks, step: &mut Step<'_>, executor: &Arc<Executor>) {
-    let Some(connection) = executor.link.connection else {
+    let Some(connection) = executor.link.connection() else {
         return;
     };
-    let mut deliveries = executor.link.deliveries.clone();
+    let mut deliveries = executor.link.deliveries().clone();
     if let Some(next) = deliveries.is_full_until(step.now.moment) {
         step.set_timer(next, Timer::Deliveries(executor.container.id.clone()));
         return;
@@ -110,8 +115,7 @@ pub(super) fn deliver_tasks(tasks: &mut Tasks, step: &mut Step<'_>, executor: &A
         executors::tell_executor(step, executor, connection, event);
     }
     tasks.runs.change_executor(&executor.key, |executor| {
-        executor.link.was_given |= deliveries.since.is_some();
-        executor.link.deliveries = deliveries;
+        executor.link.note_deliveries(deliveries);
     });
 }
 
@@ -170,15 +174,16 @@ fn give_again(
     executor: &Arc<Executor>,
     lost: Vec<&Arc<Task>>,
 ) {
-    let Some(first) = lost.iter().map(|task| task.order).min() else {
-        return tasks.runs.change_executor(&executor.key, |executor| {
-            executor.link.deliveries.lost = None;
-        });
-    };
+    let first = lost.iter().map(|task| task.order).min();
     let mut times = 0;
     tasks.runs.change_executor(&executor.key, |executor| {
-        times = executor.link.deliveries.count_lost(first);
+        let mut deliveries = executor.link.deliveries().clone();
+        times = deliveries.count_lost(first);
+        executor.link.note_deliveries(deliveries);
     });
+    if lost.is_empty() {
+        return;
+    }
     info!(
         executor_id = %executor.key.executor, tasks = lost.len(), times,
         "an executor does not have tasks that it was given"

@@ -41,7 +41,7 @@ pub(super) fn ask_for_kill(
     }
     // A frozen executor would not receive it.
     corrections::thaw(tasks, step, &executor.key.container);
-    if let Some(connection) = executor.link.connection {
+    if let Some(connection) = executor.link.connection() {
         tell_of_kill(step, executor, connection, task, policy);
     }
 }
@@ -95,13 +95,13 @@ pub(super) fn kill_untold(tasks: &mut Tasks, step: &mut Step<'_>, key: &Arc<Task
         return;
     };
     let (Some(connection), Some(policy), false) = (
-        executor.link.connection,
+        executor.link.connection(),
         task.kill_asked,
         task.is_terminal(),
     ) else {
         return;
     };
-    if executor.link.subscribed_after.max(task.delivered_after) > step.durable() {
+    if executor.link.subscribed_after().max(task.delivered_after) > step.durable() {
         // The earlier writes may become durable soon, before the kill's.
         let again = Timer::KillUntold(key.clone(), lsn);
         return step.set_timer(step.now.moment + RECORD_WAIT, again);

@@ -46,7 +46,7 @@ pub(super) fn executor_subscribed(
         framework_id = %executor.key.framework, executor_id = %executor.key.executor,
         "executor subscribed"
     );
-    if let Some(earlier) = executor.link.connection.filter(|old| *old != connection) {
+    if let Some(earlier) = executor.link.connection().filter(|old| *old != connection) {
         let finish = ExecutorAction::Finish {
             connection: earlier,
         };
@@ -56,16 +56,15 @@ pub(super) fn executor_subscribed(
         );
     }
     tasks.runs.change_executor(&executor.key, |executor| {
-        executor.link.connection = Some(connection);
-        executor.link.has_subscribed = true;
+        executor.link.connect(connection);
     });
-    let is_ending = executor.container.kill.is_some() || executor.link.termination_reason.is_some();
+    let is_ending = executor.container.kill.is_some() || executor.link.is_terminated();
     if !is_ending {
         let subscribed = subscribed_event(tasks, step, &executor);
         tell_executor(step, &executor, connection, subscribed);
         let after = step.lsn();
         tasks.runs.change_executor(&executor.key, |executor| {
-            executor.link.subscribed_after = after;
+            executor.link.note_subscribed(after);
         });
     }
     // Also for an ending executor: these may be the terminal updates of its tasks.
@@ -131,12 +130,12 @@ pub(super) fn tell_executor(
 
 pub(super) fn executor_gone(tasks: &mut Tasks, connection: ConnectionId) {
     let mut executors = tasks.runs.all_executors();
-    let executor = executors.find(|one| one.link.connection == Some(connection));
+    let executor = executors.find(|one| one.link.connection() == Some(connection));
     if let Some(executor) = executor {
         info!(executor_id = %executor.key.executor, "an executor's stream ended");
         tasks
             .runs
-            .change_executor(&executor.key, |executor| executor.link.connection = None);
+            .change_executor(&executor.key, |executor| executor.link.disconnect());
     }
 }
 
@@ -172,8 +171,7 @@ pub(super) fn executor_update(
         executor: executor.clone(),
         task,
     };
-    let waits = |(held, _): &(pb::TaskStatus, _)| held.uuid.as_deref() == Some(&uuid);
-    if task_ref.executor.link.delayed_updates.iter().any(waits) {
+    if task_ref.executor.link.delays_update(&uuid) {
         return;
     }
     let known = tasks.updates.knows(&task_ref.task.stream(), &uuid);
@@ -263,7 +261,7 @@ pub(super) fn acknowledge_to_executor(
     let Some(executor) = tasks.runs.executor_at(&task_ref.executor.key) else {
         return;
     };
-    let Some(connection) = executor.link.connection else {
+    let Some(connection) = executor.link.connection() else {
         return;
     };
     if told == Some(Pushed::Full) {
@@ -319,7 +317,7 @@ pub(super) fn message_for_executor(
     let executor =
         ids.and_then(|(framework, executor)| tasks.runs.custom(&framework, executor.as_str()));
     let to = executor.and_then(|executor| {
-        let connection = executor.link.connection?;
+        let connection = executor.link.connection()?;
         Some((executor, connection))
     });
     let Some((executor, connection)) = to else {

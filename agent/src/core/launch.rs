@@ -39,10 +39,10 @@ pub(super) fn launch(tasks: &mut Tasks, step: &mut Step<'_>, key: &Arc<RunKey>) 
         volumes: executor.volumes(|_| true),
         parent_volumes: Vec::new(),
     };
-    let volumes = Some(plan.volumes.clone());
+    let volumes = plan.volumes.clone();
     tasks
         .runs
-        .change_executor(key, |executor| executor.link.volumes = volumes);
+        .change_executor(key, |executor| executor.link.note_volumes(volumes));
     launch_as(step, plan);
 }
 

@@ -41,7 +41,7 @@ pub(super) fn registration_timed_out(
     let Some(executor) = tasks.runs.executor_of(container) else {
         return;
     };
-    if executor.link.has_subscribed || !executor.is_live() {
+    if executor.link.has_subscribed() || !executor.is_live() {
         return;
     }
     step.counters.container_launch_errors += 1;
@@ -75,7 +75,7 @@ pub(super) fn shut_custom_down(tasks: &mut Tasks, step: &mut Step<'_>, executor:
     }
     // The executor needs its grace period for its shutdown, and frozen it would not receive the event.
     corrections::thaw(tasks, step, &executor.key.container);
-    if let Some(connection) = executor.link.connection {
+    if let Some(connection) = executor.link.connection() {
         executors::tell_executor(step, executor, connection, plain(event::Type::Shutdown));
     }
     step.set_timer(
@@ -105,14 +105,11 @@ pub(super) fn executor_not_launched(
     if executor.container.kill.is_none() {
         step.counters.container_launch_errors += 1;
         tasks.runs.change_executor(&executor.key, |executor| {
-            executor
-                .link
-                .termination_reason
-                .get_or_insert(super::TerminationReason {
-                    state: pb::TaskState::TaskFailed,
-                    reason: Reason::ContainerLaunchFailed,
-                    message: message.clone(),
-                });
+            executor.link.terminate(super::TerminationReason {
+                state: pb::TaskState::TaskFailed,
+                reason: Reason::ContainerLaunchFailed,
+                message: message.clone(),
+            });
         });
     }
     let executor = tasks.runs.executor_at(&executor.key)?;
@@ -139,7 +136,7 @@ pub(super) fn end_executor(
     let key = executor.key.clone();
     tasks.runs.change_executor(&key, |executor| {
         executor.container.phase = Phase::Ended;
-        executor.link.connection = None;
+        executor.link.disconnect();
     });
     step.counters.executors_terminated += 1;
     info!(executor_id = %key.executor, container_id = %key.container, ?ending, "executor ended");
@@ -198,7 +195,7 @@ fn end_tasks_of(tasks: &mut Tasks, step: &mut Step<'_>, key: &RunKey, ending: &E
     let Some(executor) = tasks.runs.executor_at(key) else {
         return;
     };
-    let termination_reason = executor.link.termination_reason.clone();
+    let termination_reason = executor.link.termination_reason().cloned();
     let termination_reason =
         termination_reason.or_else(|| corrections::preemption_of(tasks, &executor));
     let termination_reason = termination_reason.filter(|termination_reason| {
@@ -256,7 +253,7 @@ pub(super) fn missing_executors(runs: &Runs) -> Vec<Arc<Executor>> {
         is_custom
             && executor.container.phase == Phase::Running
             && !is_to_end
-            && !executor.link.has_subscribed
+            && !executor.link.has_subscribed()
     });
     missing.collect()
 }

@@ -18,6 +18,7 @@
 //! disk.rs          the condition of the disk
 //! tasks.rs         the owners of the state of tasks:
 //!   runs.rs, model.rs, history.rs  frameworks, executors, tasks; the completed ones
+//!   executor_link.rs  the connection to an executor; events that wait for its container
 //!   update_streams.rs, shares.rs  streams of status updates; shares in common limits
 //!   corrections.rs  frozen and evicted containers
 //!   drain.rs       the drain; probe.rs: the ids of probes
@@ -57,6 +58,7 @@ mod effect;
 mod ending;
 mod epochs;
 mod executor_kills;
+mod executor_link;
 mod executors;
 mod fields;
 mod history;
@@ -106,13 +108,14 @@ pub use drain::Draining;
 pub use effect::{
     ContainerAction, Destination, Effect, ExecutorAction, ExitReason, LinkAction, Output,
 };
+pub use executor_link::ExecutorLink;
 pub(crate) use fields::volumes_among;
 pub use ids::{ConnectionId, LinkId, SharedTaskKey};
 pub use input::{Ending, Exit, Found, Input, Recovery};
 pub use launch_plan::{LaunchPlan, Subject};
 pub use model::{
-    Container, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, TaskRef,
-    TerminationReason, command_executor_name,
+    Container, Executor, ExecutorKind, Framework, Kill, Phase, Task, TaskRef, TerminationReason,
+    command_executor_name,
 };
 pub use oversubscription::{Oversubscription, Report};
 pub use probe::{CheckState, Probe, ProbeHost, ProbeId, ProbeMethod, ProbeResult};

@@ -13,12 +13,10 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::schema;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Moment, Resources, Role, TaskId};
 
-use super::delivery::Deliveries;
-use super::ids::ConnectionId;
+use super::executor_link::ExecutorLink;
 use super::probe::CheckState;
 use super::states::{has_capability, is_terminal};
 use super::update_streams::StreamKey;
-use crate::byte_semaphore::Permit;
 use crate::checkpoint::{KillCause, Lsn, RunKey, TaskKey};
 
 /// A framework with tasks here, or with unacknowledged updates.
@@ -180,33 +178,6 @@ pub struct Executor {
     pub link: ExecutorLink,
 }
 
-/// The connection to a default or custom executor, and the events that wait for its container.
-#[derive(Clone, Debug, Default)]
-pub struct ExecutorLink {
-    /// The stream for the executor's events.
-    pub connection: Option<ConnectionId>,
-    /// The write after which the executor gets the SUBSCRIBED event.
-    pub subscribed_after: Lsn,
-    /// Whether the executor ever subscribed, to this agent process or an earlier one.
-    pub has_subscribed: bool,
-    /// Whether a task was ever delivered to it.
-    pub was_given: bool,
-    /// The progress of the deliveries to the executor.
-    pub(super) deliveries: Deliveries,
-    /// Resizes of its container in progress.
-    pub resizes: u32,
-    /// Terminal updates delayed until these resizes are done, each with the permit for its bytes.
-    pub delayed_updates: Vec<(pb::TaskStatus, Arc<Permit>)>,
-    /// The persistent volumes that its container got last; unknown after a restart of the agent.
-    pub volumes: Option<Vec<pb::Resource>>,
-    /// The time of the last delivery, or of the launch, in this agent process.
-    pub given_at: Option<Moment>,
-    /// The last time when a task ended at a memory limit and was counted.
-    pub out_of_memory_at: Option<Moment>,
-    /// The reason for destroying its container, as reported for its tasks.
-    pub termination_reason: Option<TerminationReason>,
-}
-
 /// The reason for the termination of an executor, as reported for its tasks. It overrides the exit status.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TerminationReason {
@@ -279,12 +250,12 @@ impl Executor {
         self.kind == kind
             && self.is_live()
             && self.container.kill.is_none()
-            && self.link.termination_reason.is_none()
+            && !self.link.is_terminated()
     }
 
     /// Whether the executor was launched and has not subscribed yet.
     pub fn is_registering(&self) -> bool {
-        self.kind == ExecutorKind::Custom && !self.link.has_subscribed
+        self.kind == ExecutorKind::Custom && !self.link.has_subscribed()
     }
 
     /// All tasks of the executor, including completed tasks.

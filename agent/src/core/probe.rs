@@ -128,18 +128,68 @@ pub(super) enum CheckKind {
 #[derive(Clone, Debug, Default)]
 pub struct CheckState {
     /// The time of the first probe schedule; the grace period counts from here.
-    pub(super) since: Option<Moment>,
+    since: Option<Moment>,
     /// Whether the task was ever found healthy.
-    pub(super) was_healthy: bool,
+    was_healthy: bool,
     /// Failures in a row.
-    pub(super) failures: u32,
+    failures: u32,
     /// The probe in progress, per kind.
-    pub(super) in_flight: [Option<ProbeId>; 2],
+    in_flight: [Option<ProbeId>; 2],
     /// Whether the last result was not sent for lack of room, per kind.
-    pub(super) untold: [bool; 2],
+    untold: [bool; 2],
 }
 
 impl CheckState {
+    /// Creates the state of a task whose checks begin now.
+    pub(super) fn begin(now: Moment, was_healthy: bool) -> Self {
+        Self {
+            since: Some(now),
+            was_healthy,
+            ..Self::default()
+        }
+    }
+
+    /// Notes a probe in progress, or its end.
+    pub(super) fn set_probe(&mut self, check_kind: CheckKind, id: Option<ProbeId>) {
+        if let Some(in_flight) = self.in_flight.get_mut(check_kind as usize) {
+            *in_flight = id;
+        }
+    }
+
+    /// The kind of the check that a probe in progress belongs to.
+    pub(super) fn kind_of(&self, id: ProbeId) -> Option<CheckKind> {
+        let in_flight = |kind: &CheckKind| self.in_flight.get(*kind as usize).copied().flatten();
+        let mut kinds = [CheckKind::Health, CheckKind::Check].into_iter();
+        kinds.find(|kind| in_flight(kind) == Some(id))
+    }
+
+    /// Whether a success of the health check must be sent.
+    pub(super) fn is_success_news(&self) -> bool {
+        !self.was_healthy || self.failures > 0 || self.is_untold(CheckKind::Health)
+    }
+
+    /// Notes a success of the health check.
+    pub(super) fn note_success(&mut self) {
+        self.was_healthy = true;
+        self.failures = 0;
+    }
+
+    /// Whether a failure of the health check does not count yet.
+    pub(super) fn is_in_grace(&self, now: Moment, grace: Duration) -> bool {
+        let since = self.since.unwrap_or(now);
+        !self.was_healthy && now.saturating_since(since) <= grace
+    }
+
+    /// The failures of the health check in a row, with the next failure.
+    pub(super) fn failures_with_next(&self) -> u32 {
+        self.failures.saturating_add(1)
+    }
+
+    /// Notes a failure of the health check.
+    pub(super) fn note_failure(&mut self) {
+        self.failures = self.failures_with_next();
+    }
+
     /// Whether the last result is still to be sent.
     pub(super) fn is_untold(&self, check_kind: CheckKind) -> bool {
         self.untold
@@ -148,6 +198,7 @@ impl CheckState {
             .unwrap_or_default()
     }
 
+    /// Notes whether the last result was sent.
     pub(super) fn note_told(&mut self, check_kind: CheckKind, is_told: bool) {
         if let Some(untold) = self.untold.get_mut(check_kind as usize) {
             *untold = !is_told;

@@ -38,18 +38,17 @@ pub(super) fn reconcile_executor(tasks: &mut Tasks, step: &mut Step<'_>, key: &R
         Phase::Ended => return send_delayed_updates(tasks, step, &executor),
         Phase::Running => {}
     }
-    if executor.link.resizes > 0 {
+    if executor.link.is_resizing() {
         return;
     }
-    let is_ending = executor.container.kill.is_some() || executor.link.termination_reason.is_some();
+    let is_ending = executor.container.kill.is_some() || executor.link.is_terminated();
     let required = required_demand(step, &executor);
     let volumes = match executor.kind {
         ExecutorKind::Custom => executor.volumes(|task| !executor.awaits_resize(task)),
         // Each task has its own container for them.
         ExecutorKind::Default | ExecutorKind::Command => Vec::new(),
     };
-    let has_others =
-        executor.kind == ExecutorKind::Custom && executor.link.volumes.as_ref() != Some(&volumes);
+    let has_others = executor.kind == ExecutorKind::Custom && !executor.link.has_volumes(&volumes);
     if (required != executor.container.demand || has_others) && !is_ending {
         return resize(tasks, step, &executor, required, volumes);
     }
@@ -82,8 +81,7 @@ fn resize(
     let container = executor.container.id.clone();
     tasks.runs.change_executor(&executor.key, |executor| {
         executor.container.demand = required;
-        executor.link.volumes = Some(volumes.clone());
-        executor.link.resizes += 1;
+        executor.link.begin_resize(volumes.clone());
     });
     step.output(
         Destination::Container(container.clone()),
@@ -107,7 +105,7 @@ pub(super) fn resized(
     };
     let key = executor.key.clone();
     tasks.runs.change_executor(&key, |executor| {
-        executor.link.resizes = executor.link.resizes.saturating_sub(1);
+        executor.link.end_resize();
     });
     if let Some(cause) = failed.filter(|_| executor.is_live()) {
         error!(container_id = %container, cause, "a container could not be resized");
@@ -126,13 +124,13 @@ pub(super) fn resized(
 
 /// Sends the terminal updates that were delayed by a resize.
 fn send_delayed_updates(tasks: &mut Tasks, step: &mut Step<'_>, executor: &Executor) {
-    if executor.link.delayed_updates.is_empty() {
-        return;
+    let mut delayed = Vec::new();
+    if executor.link.delays_any() {
+        tasks.runs.change_executor(&executor.key, |executor| {
+            delayed = executor.link.take_delayed();
+        });
     }
-    tasks.runs.change_executor(&executor.key, |executor| {
-        executor.link.delayed_updates.clear()
-    });
-    for (status, permit) in executor.link.delayed_updates.clone() {
+    for (status, permit) in delayed {
         let task = executor.tasks.get(status.task_id.value.as_str());
         let Some(task) = task.cloned() else {
             continue;
@@ -175,7 +173,7 @@ pub(super) fn send_after_resize(
     tasks
         .runs
         .change_executor(&task_ref.executor.key, |executor| {
-            executor.link.delayed_updates.push((status, permit));
+            executor.link.delay_update(status, permit);
         });
     reconcile_executor(tasks, step, &task_ref.executor.key);
 }
@@ -191,7 +189,7 @@ fn launch_nested(tasks: &mut Tasks, step: &mut Step<'_>, executor: &Arc<Executor
             .change_task(&task.key, |task| task.delivered = true);
         tasks
             .runs
-            .change_executor(&executor.key, |executor| executor.link.was_given = true);
+            .change_executor(&executor.key, |executor| executor.link.note_given());
         launch::launch_inside(step, &executor.key, &task, &parent_volumes);
     }
 }
@@ -212,7 +210,7 @@ pub(super) fn end_if_idle(tasks: &mut Tasks, step: &mut Step<'_>, key: &RunKey) 
     };
     let mut live = executor.tasks.values();
     let waits = |task: &Task| !task.is_terminal() && !executor.awaits_resize(task);
-    if live.any(|task| waits(task)) || (is_running && !executor.link.delayed_updates.is_empty()) {
+    if live.any(|task| waits(task)) || (is_running && executor.link.delays_any()) {
         return;
     }
     match executor.kind {
@@ -220,7 +218,7 @@ pub(super) fn end_if_idle(tasks: &mut Tasks, step: &mut Step<'_>, key: &RunKey) 
             kill::mark_ending(tasks, step, &executor, KillCause::Shutdown, Duration::ZERO);
             kill::send_kill(tasks, step, &executor.container.id, Duration::ZERO);
         }
-        ExecutorKind::Custom if !executor.link.was_given || tasks.drain.current().is_some() => {
+        ExecutorKind::Custom if !executor.link.was_given() || tasks.drain.current().is_some() => {
             lifetimes::shut_custom_down(tasks, step, &executor);
         }
         ExecutorKind::Custom | ExecutorKind::Command => {}
@@ -241,8 +239,7 @@ impl Executor {
 
     /// Whether the terminal update of one of its tasks waits for a resize.
     pub(super) fn awaits_resize(&self, task: &Task) -> bool {
-        let mut delayed = self.link.delayed_updates.iter();
-        delayed.any(|(status, _)| status.task_id.value == task.key.task.as_str())
+        self.link.delays(&task.key.task)
     }
 
     /// The persistent volumes of the executor and of its tasks for which `holds` is true.
@@ -271,7 +268,7 @@ pub(super) fn terminate_executor(
 ) {
     let kill = executor.container.kill;
     let is_evicted = kill.is_some_and(|kill| kill.cause == KillCause::Preempted);
-    if !executor.is_live() || executor.link.termination_reason.is_some() || is_evicted {
+    if !executor.is_live() || executor.link.is_terminated() || is_evicted {
         return;
     }
     info!(
@@ -279,7 +276,7 @@ pub(super) fn terminate_executor(
         "terminating an executor"
     );
     tasks.runs.change_executor(&executor.key, |executor| {
-        executor.link.termination_reason = Some(TerminationReason {
+        executor.link.terminate(TerminationReason {
             state,
             reason,
             message,

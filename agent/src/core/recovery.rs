@@ -17,11 +17,11 @@ use tracing::{info, warn};
 
 use super::demand::{combined, demand, kind_of_cpus};
 use super::ending::NOT_LAUNCHED;
+use super::executor_link::ExecutorLink;
 use super::fields::{role_of, user_of};
 use super::history::task_bytes;
 use super::model::{
-    Container, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, TaskRef,
-    TerminationReason,
+    Container, Executor, ExecutorKind, Framework, Kill, Phase, Task, TaskRef, TerminationReason,
 };
 use super::partial_groups::tasks_of_partial_groups;
 use super::runs::Runs;
@@ -163,10 +163,7 @@ fn recover_run(
         completed: VecDeque::new(),
         completed_bytes: 0,
         orphaned: false,
-        link: ExecutorLink {
-            was_given: recovered.iter().any(|task| task.delivered),
-            ..ExecutorLink::default()
-        },
+        link: ExecutorLink::recovered(recovered.iter().any(|task| task.delivered)),
         key,
     };
     for mut task in recovered {
@@ -405,7 +402,7 @@ fn settle_executor(
                 GONE
             };
             tasks.runs.change_executor(&executor.key, |executor| {
-                executor.link.termination_reason = Some(TerminationReason {
+                executor.link.terminate(TerminationReason {
                     state: pb::TaskState::TaskFailed,
                     reason: Reason::AgentRestarted,
                     message: why.to_owned(),

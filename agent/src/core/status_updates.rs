@@ -115,14 +115,14 @@ fn record(tasks: &mut Tasks, step: &mut Step<'_>, task_ref: &TaskRef, status: &p
 
 /// Counts a task out of memory. The tasks of a group that reached their common limit count as one.
 fn count_out_of_memory(tasks: &mut Tasks, step: &mut Step<'_>, executor: &Executor) {
-    let last = executor.link.out_of_memory_at;
-    if last.is_some_and(|last| step.now.moment.saturating_since(last) < GROUP_ENDS_WITHIN) {
-        return;
-    }
-    step.counters.count_out_of_memory(executor.role.clone());
+    let mut is_first = false;
     tasks.runs.change_executor(&executor.key, |executor| {
-        executor.link.out_of_memory_at = Some(step.now.moment);
+        let now = step.now.moment;
+        is_first = executor.link.note_out_of_memory(now, GROUP_ENDS_WITHIN);
     });
+    if is_first {
+        step.counters.count_out_of_memory(executor.role.clone());
+    }
 }
 
 /// Answers for a task that the agent does not have. The update is sent until acknowledged, but is lost at a

@@ -68,7 +68,7 @@ pub(super) async fn call(permitted: Permitted) -> Result<Reply, Reply> {
     if let Some(peer) = &peer {
         register(context, &executor.key.container, peer).await;
     }
-    if call.r#type() != call::Type::Subscribe && !executor.link.has_subscribed {
+    if call.r#type() != call::Type::Subscribe && !executor.link.has_subscribed() {
         let text = "Executor is not subscribed";
         return Err(Reply::text(StatusCode::FORBIDDEN, text));
     }

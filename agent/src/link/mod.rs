@@ -283,10 +283,7 @@ impl Attempt {
         if let Some(authorization) = authorization {
             let value = tonic::metadata::AsciiMetadataValue::try_from(authorization.as_bytes());
             let mut value = value.map_err(|_| {
-                Failure::new(
-                    "--credential: it contains characters that are \
-                    invalid in a header",
-                )
+                Failure::new("--credential: it contains characters that are invalid in a header")
             })?;
             value.set_sensitive(true);
             request.metadata_mut().insert("authorization", value);
