@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_daemon::authentication::SettingsError;
+use meseta_daemon::authentication::{Authentication, SettingsError};
 use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::clock::Clock;
 use meseta_daemon::flag_error::FlagError;
@@ -176,11 +176,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let (schedulers, of_schedulers) = watch::channel(vec![authority.clone()]);
     let report = store.report();
     report.set_waiting(READING);
-    // The token ends both tasks.
-    if let Some(served) = certificate.clone() {
-        tokio::spawn(served.watch(tls::WATCH_INTERVAL, stop.clone()));
-    }
-    tokio::spawn(authentication.watch(tls::WATCH_INTERVAL, stop.clone()));
+    watch_files(certificate.as_ref(), &authentication, &stop);
     let handle = ends.handle;
     let context = Arc::new(http::Context {
         authentication,
@@ -225,6 +221,18 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         let _unsent = ready.send(address);
     }
     wait_for_end(&env.shutdown, driving, serving, &stop, &flags.work_dir).await
+}
+
+/// Rereads the certificate, the credentials and the ACLs when their files change, until `stop`.
+fn watch_files(
+    certificate: Option<&Arc<tls::Served>>,
+    authentication: &Authentication,
+    stop: &CancellationToken,
+) {
+    if let Some(served) = certificate.cloned() {
+        tokio::spawn(served.watch(tls::WATCH_INTERVAL, stop.clone()));
+    }
+    tokio::spawn(authentication.watch(tls::WATCH_INTERVAL, stop.clone()));
 }
 
 fn serve(

@@ -363,7 +363,7 @@ mod tests {
             ..unified(&[])
         };
         let found = troubles(&legacy, &facts(&ALL), &[]);
-        assert!(found[0].mend.contains("mount it"), "{found:?}");
+        assert!(found[0].mend.contains("mount the controller"), "{found:?}");
     }
 
     #[test]

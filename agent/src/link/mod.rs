@@ -279,15 +279,7 @@ impl Attempt {
         };
         let silent =
             |leader: &str| Failure::new(format!("{address}: it is silent, and {leader} leads"));
-        let mut request = tonic::Request::new(queue);
-        if let Some(authorization) = authorization {
-            let value = tonic::metadata::AsciiMetadataValue::try_from(authorization.as_bytes());
-            let mut value = value.map_err(|_| {
-                Failure::new("--credential: it contains characters that are invalid in a header")
-            })?;
-            value.set_sensitive(true);
-            request.metadata_mut().insert("authorization", value);
-        }
+        let request = authorized(queue, authorization)?;
         // A paused master accepts the connection later, possibly after another one became the leader.
         let response = tokio::select! {
             response = client.connect(request) => response.map_err(refused)?,
@@ -332,6 +324,23 @@ impl Attempt {
             }
         }
     }
+}
+
+/// Returns the request that opens the stream, with the value of its authorization header.
+fn authorized(
+    queue: Queue,
+    authorization: Option<http::HeaderValue>,
+) -> Result<tonic::Request<Queue>, Failure> {
+    let mut request = tonic::Request::new(queue);
+    if let Some(authorization) = authorization {
+        let value = tonic::metadata::AsciiMetadataValue::try_from(authorization.as_bytes());
+        let mut value = value.map_err(|_| {
+            Failure::new("--credential: it contains characters that are invalid in a header")
+        })?;
+        value.set_sensitive(true);
+        request.metadata_mut().insert("authorization", value);
+    }
+    Ok(request)
 }
 
 fn status_text(status: &tonic::Status) -> String {

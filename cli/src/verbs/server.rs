@@ -521,7 +521,7 @@ mod tests {
         );
         let missing = refusal("host:5050", StatusCode::NOT_FOUND, "404 Not Found.").to_string();
         assert!(
-            missing.contains("404 Not Found: no reason given\nhint: another kind"),
+            missing.contains("404 Not Found: no reason given\nhint: a server of another kind"),
             "{missing}"
         );
         let (forbidden, words) = (StatusCode::FORBIDDEN, "403 Forbidden. No.");

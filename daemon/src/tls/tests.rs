@@ -629,7 +629,7 @@ fn certificate_is_warned_before_expiry() {
     let said = warning(end, end - 10 * day).unwrap();
     assert!(said.contains("in 10 days"), "{said}");
     let said = warning(end, end + day).unwrap();
-    assert!(said.contains("has ended"), "{said}");
+    assert!(said.contains("has expired"), "{said}");
     // A new certificate has its own end.
     let (fresh, key) = authority.sign(dir.path(), "new", &["localhost"], false);
     std::fs::rename(fresh, certificate.0).unwrap();
