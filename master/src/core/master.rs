@@ -12,7 +12,7 @@ use meseta_resources::{AgentId, FrameworkId, OfferId, Role};
 
 use super::config::Config;
 use super::effect::Effect;
-use super::ids::{ConnectionId, Lsn, OperationUuid};
+use super::ids::{ConnectionId, Lsn};
 use super::state::agent::{Agent, RecoveredAgent, UnreachableAgent};
 use super::state::agent_info_usage::AgentInfoUsage;
 use super::state::allocator_adapter::AllocatorAdapter;
@@ -23,7 +23,7 @@ use super::state::framework_info_usage::FrameworkInfoUsage;
 use super::state::inverse_offers::InverseOffers;
 use super::state::locations::{Endpoint, Locations};
 use super::state::offer::Offer;
-use super::state::operation_memory::OperationMemory;
+use super::state::operations::Operations;
 use super::state::operator_settings::OperatorSettings;
 use super::state::ownership::Ownership;
 use super::state::paced_messages::PacedMessages;
@@ -110,10 +110,7 @@ pub struct MasterCore {
     pub(super) inverse_offers: InverseOffers,
     pub(super) next_offer: u64,
 
-    /// The agents and uuids of operations with an id from their framework.
-    pub(super) named_operations: BTreeMap<(FrameworkId, String), (AgentId, OperationUuid)>,
-    /// The memory of the operations on all agents, by framework.
-    pub(super) operation_memory: OperationMemory,
+    pub(super) operations: Operations,
     pub(super) next_operation: u64,
 
     pub(super) pending: VecDeque<(Lsn, Pending)>,

@@ -17,7 +17,7 @@ use super::state::counters::Counters;
 use super::state::framework_info_usage::FrameworkInfoUsage;
 use super::state::inverse_offers::InverseOffers;
 use super::state::locations::Locations;
-use super::state::operation_memory::OperationMemory;
+use super::state::operations::Operations;
 use super::state::operator_settings::{OperatorSettings, stored_role};
 use super::state::ownership::Ownership;
 use super::state::paced_messages::PacedMessages;
@@ -87,8 +87,7 @@ impl MasterCore {
             void_offers: Vec::new(),
             inverse_offers: InverseOffers::default(),
             next_offer: 0,
-            named_operations: BTreeMap::new(),
-            operation_memory: OperationMemory::default(),
+            operations: Operations::default(),
             next_operation: 0,
             pending: VecDeque::new(),
             last_lsn: Lsn::default(),

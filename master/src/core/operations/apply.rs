@@ -156,7 +156,7 @@ impl MasterCore {
             return Err(Invalid::from_error(many));
         }
         let max = self.config.memory.operations;
-        let checked = self.operation_memory.check(framework, bytes, max);
+        let checked = self.operations.check_room(framework, bytes, max);
         checked.map_err(Invalid::from_error)
     }
 
@@ -188,8 +188,7 @@ impl MasterCore {
                 agent.id()
             ));
         }
-        let key = (id.clone(), operation_id.value.clone());
-        if self.named_operations.contains_key(&key) {
+        if self.operations.find(id, &operation_id.value).is_some() {
             return Err(invalid!(
                 "Operation ID '{}' is that of an earlier operation whose end is not acknowledged",
                 operation_id.value.escape_debug()
@@ -295,11 +294,8 @@ impl MasterCore {
         };
         Arc::make_mut(&mut agent.profile).change(change);
         let record = OperationRecord::new(uuid, framework.cloned(), agent_id.clone(), info.clone());
-        if let Some(key) = record.named() {
-            self.named_operations.insert(key, (agent_id.clone(), uuid));
-        }
         agent.operation_usage.add(&record);
-        self.operation_memory.add(&record);
+        self.operations.add(&record);
         Arc::make_mut(&mut agent.operations).insert(uuid, Arc::new(record));
         tracing::info!(
             %agent_id,

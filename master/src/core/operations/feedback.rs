@@ -5,7 +5,6 @@
 //! or is itself gone.
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -184,20 +183,7 @@ impl MasterCore {
             return;
         };
         agent.operation_usage.remove(&removed);
-        self.operation_memory.remove(&removed);
-        self.release_name(&removed);
-    }
-
-    /// Releases the id of an operation, unless another operation has the same id.
-    fn release_name(&mut self, record: &OperationRecord) {
-        if let Some(key) = record.named()
-            && self
-                .named_operations
-                .get(&key)
-                .is_some_and(|(_, uuid)| *uuid == record.uuid)
-        {
-            self.named_operations.remove(&key);
-        }
+        self.operations.remove(&removed);
     }
 
     /// Handles a framework's acknowledgement of an operation status.
@@ -208,8 +194,7 @@ impl MasterCore {
         operation_id: &str,
         status_uuid: &[u8; UUID_BYTES],
     ) -> Answer {
-        let key = (id.clone(), operation_id.to_owned());
-        let found = self.named_operations.get(&key).cloned();
+        let found = self.operations.find(id, operation_id).cloned();
         let found = found.filter(|(agent, _)| agent.as_str() == agent_id);
         let record = found.as_ref().and_then(|(agent, uuid)| {
             let agent = self.agents.get(agent)?;
@@ -252,25 +237,12 @@ impl MasterCore {
     ) -> Answer {
         let bytes = memory_of(&call.operations);
         let questions = if call.operations.is_empty() {
-            let left = self.named_operations_after(id, None).count();
+            let left = self.operations.named_after(id, None).count();
             Questions::AllOperations { after: None, left }
         } else {
             Questions::Operations(call.operations.into_iter())
         };
         self.take_questions(id, questions, bytes)
-    }
-
-    /// The operations of a framework with ids after the given one, ordered by id.
-    pub(in crate::core) fn named_operations_after(
-        &self,
-        id: &FrameworkId,
-        after: Option<&str>,
-    ) -> impl Iterator<Item = (&String, &(AgentId, OperationUuid))> {
-        let of = |name: &str| (id.clone(), name.to_owned());
-        let from = after.map_or(Bound::Included(of("")), |after| Bound::Excluded(of(after)));
-        let named = self.named_operations.range((from, Bound::Unbounded));
-        let own = named.take_while(move |((owner, _), _)| owner == id);
-        own.map(|((_, name), place)| (name, place))
     }
 
     /// Sends the status of the next operation with an id. Returns its id, or `None` at the end.
@@ -279,7 +251,7 @@ impl MasterCore {
         id: &FrameworkId,
         after: Option<&str>,
     ) -> Option<String> {
-        let (name, (agent, uuid)) = self.named_operations_after(id, after).next()?;
+        let (name, (agent, uuid)) = self.operations.named_after(id, after).next()?;
         let (name, status) = (name.clone(), self.operation(agent, uuid).map(unreliable));
         if let Some(status) = status {
             self.tell_operation(id, status);
@@ -307,8 +279,7 @@ impl MasterCore {
         id: &FrameworkId,
         operation: &call::reconcile_operations::Operation,
     ) -> OperationStatus {
-        let key = (id.clone(), operation.operation_id.value.clone());
-        let known = self.named_operations.get(&key);
+        let known = self.operations.find(id, &operation.operation_id.value);
         if let Some(record) = known.and_then(|(agent, uuid)| self.operation(agent, uuid)) {
             return unreliable(record);
         }
@@ -374,7 +345,7 @@ impl MasterCore {
             let adopted = table.values().filter(|record| record.is_adopted);
             let counted: usize = adopted.map(|record| record.memory).sum();
             memory_left = memory_left.saturating_sub(counted);
-            memory_left = memory_left.min(self.operation_memory.left_for_adopted(memory));
+            memory_left = memory_left.min(self.operations.left_for_adopted(memory));
         }
         let mut named = BTreeSet::new();
         for message in &report.operations {
@@ -386,9 +357,7 @@ impl MasterCore {
             if table.contains_key(&record.uuid) {
                 continue;
             }
-            let holder = record
-                .named()
-                .and_then(|key| self.named_operations.get(&key));
+            let holder = self.operations.find_namesake(&record);
             if holder.is_some_and(|(holder, _)| holder != id) {
                 tracing::warn!(agent_id = %id, "a reported operation is another agent's and is left out");
                 continue;
@@ -405,21 +374,18 @@ impl MasterCore {
                 }
                 if let Some(former) = table.remove(&former) {
                     agent.operation_usage.remove(&former);
-                    self.operation_memory.remove(&former);
+                    self.operations.remove(&former);
                 }
             }
             if budget.fit_operation(&record) == Fit::LeftOut {
                 continue;
-            }
-            if let Some(key) = record.named() {
-                self.named_operations.insert(key, (id.clone(), record.uuid));
             }
             if record.memory > memory_left {
                 record.memory = 0;
             }
             memory_left -= record.memory;
             agent.operation_usage.add(&record);
-            self.operation_memory.add(&record);
+            self.operations.add(&record);
             table.insert(record.uuid, Arc::new(record));
         }
         budget.log(id);
@@ -435,11 +401,9 @@ impl MasterCore {
 
     /// Acknowledges the final statuses of a removed framework's operations.
     pub(in crate::core) fn end_operations_of(&mut self, framework: &FrameworkId) {
-        let first = (framework.clone(), String::new());
-        let named = self.named_operations.range(first..);
         // Operations without an id wait for nobody once they are over.
+        let named = self.operations.named_after(framework, None);
         let ended: Vec<(AgentId, Arc<OperationRecord>)> = named
-            .take_while(|((owner, _), _)| owner == framework)
             .filter_map(|(_, (id, uuid))| {
                 let record = self.agents.get(id)?.operations.get(uuid)?;
                 is_over(record.state()).then(|| (id.clone(), record.clone()))
@@ -459,9 +423,7 @@ impl MasterCore {
         message: &str,
     ) {
         for record in operations.values() {
-            self.operation_memory.remove(record);
-            let key = record.named();
-            self.release_name(record);
+            self.operations.remove(record);
             if is_over(record.state()) {
                 continue;
             }
@@ -471,7 +433,7 @@ impl MasterCore {
                 uuid: None,
                 ..record.latest.clone()
             };
-            match key {
+            match record.named() {
                 Some((framework, _)) => self.tell_operation(&framework, status),
                 None => self.tell_operator(record, &status),
             }

@@ -268,7 +268,7 @@ impl MasterCore {
         let Some(framework) = self.frameworks.get(id) else {
             return;
         };
-        let of_operations = self.named_operations_after(id, None);
+        let of_operations = self.operations.named_after(id, None);
         let of_operations = of_operations.map(|(_, (agent, _))| agent);
         let agents = framework.agents().keys().chain(of_operations);
         let agents: BTreeSet<AgentId> = agents.cloned().collect();

@@ -18,8 +18,9 @@
 //! - `offer`: an outstanding offer
 //! - `operation`: an operation until its final status is acknowledged
 //! - `operation_memory`: memory taken by operations on all agents, by framework
-//! - `operator_settings`: settings made by operators
 //! - `operation_usage`: operations on one agent, by framework
+//! - `operations`: ids and memory of the operations on all agents
+//! - `operator_settings`: settings made by operators
 //! - `ownership`: owners of framework ids
 //! - `paced_messages`: messages for many receivers, sent in portions
 //! - `partial_reregistrations`: reregistrations in parts
@@ -53,6 +54,7 @@ pub(super) mod offer;
 pub(super) mod operation;
 pub(super) mod operation_memory;
 pub(super) mod operation_usage;
+pub(super) mod operations;
 pub(super) mod operator_settings;
 pub(super) mod ownership;
 pub(super) mod paced_messages;

@@ -4,7 +4,6 @@ use meseta_resources::OfferId;
 
 use super::*;
 use crate::core::state::deactivation::Deactivation;
-use crate::core::state::operation_memory::OperationMemory;
 use crate::core::state::pending::Pending;
 
 impl World {
@@ -45,8 +44,10 @@ impl World {
         self.core.snapshot();
         self.core.check_history();
         self.core.check_descriptions();
-        self.core.check_operation_memory();
         let core = &self.core;
+        let agents = core.agents.values();
+        let records = agents.flat_map(|agent| agent.operations.values());
+        core.operations.check(records.map(|record| &**record));
         assert_eq!(core.counters.invariant_violations, 0);
         for agent in core.agents.values() {
             let mut held = (*agent.used).clone();
@@ -140,16 +141,6 @@ impl World {
 }
 
 impl MasterCore {
-    /// Compares the memory of operations with a recount.
-    fn check_operation_memory(&self) {
-        let mut counted = OperationMemory::default();
-        let agents = self.agents.values();
-        for record in agents.flat_map(|agent| agent.operations.values()) {
-            counted.add(record);
-        }
-        assert_eq!(self.operation_memory, counted);
-    }
-
     /// Compares the sums of descriptions with a recount.
     pub(super) fn check_descriptions(&self) {
         let expected = self.recovered_agents.iter();

@@ -130,7 +130,7 @@ fn reports_operations_of_lost_agent() {
     let told = world.operation_events(&scheduler);
     let states: Vec<_> = told.iter().map(OperationStatus::state).collect();
     assert_eq!(states, [OperationState::OperationUnreachable]);
-    assert!(world.core.named_operations.is_empty());
+    assert!(world.core.operations.has_no_names());
 }
 
 #[test]
@@ -252,9 +252,9 @@ fn reported_operations_sharing_id_stay_separate() {
         };
         world.lose_agent(&node);
         world.handshake(AgentMessage::Reregister(report));
-        let key = (FrameworkId::new(&scheduler.id).unwrap(), "r".to_owned());
+        let framework = FrameworkId::new(&scheduler.id).unwrap();
         let expected = (node.agent_id(), [2; 16]);
-        assert_eq!(world.core.named_operations.get(&key), Some(&expected));
+        assert_eq!(world.core.operations.find(&framework, "r"), Some(&expected));
         let known = &world.core.agents[node.id.as_str()].operations;
         assert!(known.contains_key(&[2; 16]) && !known.contains_key(&[1; 16]));
     }

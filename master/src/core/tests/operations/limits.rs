@@ -5,7 +5,6 @@ use crate::core::state::operation::{
     OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_AGENT_MAX,
     RESOURCES_PER_OPERATION_MAX, RESOURCES_SCANNED_MAX,
 };
-use crate::core::state::operation_memory::OperationMemory;
 use crate::core::state::operation_usage::OperationUsage;
 
 /// A RESERVE of `count` thousandths of a cpu, each listed separately.
@@ -221,7 +220,7 @@ fn unacknowledged_operations_of_framework_are_limited() {
     // The operations of a lost agent no longer count.
     world.advance(200 * SECOND);
     assert!(world.core.agents.is_empty());
-    assert_eq!(world.core.operation_memory, OperationMemory::default());
+    world.core.operations.check(std::iter::empty());
 }
 
 /// An agent's report of these operations of a framework.
