@@ -13,6 +13,7 @@ use meseta_resources::{AgentId, FrameworkId, OfferId, Role};
 use super::config::Config;
 use super::effect::Effect;
 use super::ids::{ConnectionId, Lsn};
+use super::issued_ids::IssuedIds;
 use super::state::agent::{Agent, RecoveredAgent, UnreachableAgent};
 use super::state::agent_info_usage::AgentInfoUsage;
 use super::state::allocator_adapter::AllocatorAdapter;
@@ -49,6 +50,7 @@ pub struct MasterCore {
     pub(super) cluster_id: Option<String>,
     /// Whether the cluster id ends with this master.
     pub(super) is_forgotten: bool,
+    pub(super) issued_ids: IssuedIds,
     pub(super) started: Duration,
     /// The time of both clocks in this step.
     pub(super) now: Now,
@@ -89,7 +91,6 @@ pub struct MasterCore {
     pub(super) next_removal: Moment,
     /// The time of the next check for agents that have not come back.
     pub(super) reregister_timer: Option<(Moment, TimerKey)>,
-    pub(super) next_agent: u64,
 
     pub(super) frameworks: CachedViewMap<FrameworkId, Framework, FrameworkView>,
     pub(super) schedulers: BTreeMap<ConnectionId, FrameworkId>,
@@ -102,16 +103,13 @@ pub struct MasterCore {
     pub(super) history_bytes: usize,
     /// The memory of the framework infos, by principal.
     pub(super) framework_info_usage: FrameworkInfoUsage,
-    pub(super) next_framework: u64,
 
     pub(super) offers: BTreeMap<OfferId, Arc<Offer>>,
     /// Offers of an agent that is being removed, until the master informs their frameworks.
     pub(super) void_offers: Vec<Arc<Offer>>,
     pub(super) inverse_offers: InverseOffers,
-    pub(super) next_offer: u64,
 
     pub(super) operations: Operations,
-    pub(super) next_operation: u64,
 
     pub(super) pending: VecDeque<(Lsn, Pending)>,
     pub(super) last_lsn: Lsn,

@@ -8,6 +8,7 @@
 //! The modules from the lowest to the highest; each uses only those above it in this list:
 //!
 //! - `ids`, `answer`, `config`, `timers`, `wire`: numbers, answers, settings, deadlines, and resources in messages
+//! - `issued_ids`: the ids that this master assigns
 //! - `state/`: the tables of the core
 //! - `views/`: the state as readers see it
 //! - `authorization`: rights in the cluster
@@ -16,7 +17,6 @@
 //! - `master`: the struct of the whole state; all further modules are an `impl MasterCore`
 //! - `output`: emits effects
 //! - `paced`: messages to very many receivers, sent in portions
-//! - `issued_ids`: ids assigned to agents and frameworks
 //! - `snapshots`: the current state, for readers
 //! - `operator/`: requests of operators
 //! - `tasks/`: statuses, reconciliation and history of tasks

@@ -8,6 +8,7 @@ use meseta_resources::{AgentId, FrameworkId};
 use super::agents::profile::recovered_agent;
 use super::config::Config;
 use super::ids::Lsn;
+use super::issued_ids::IssuedIds;
 use super::master::MasterCore;
 use super::state::agent::UnreachableAgent;
 use super::state::agent_info_usage::AgentInfoUsage;
@@ -48,6 +49,7 @@ impl MasterCore {
             next_epoch_rise: Moment::ORIGIN,
             cluster_id: Some(recovered.cluster_id.clone()).filter(|id| !id.is_empty()),
             is_forgotten: recovered.is_forgotten,
+            issued_ids: IssuedIds::new(config.identity.id.clone()),
             started: now.unix,
             now,
             allocator,
@@ -74,7 +76,6 @@ impl MasterCore {
             absence: Suspicion::default(),
             next_removal: Moment::ORIGIN,
             reregister_timer: None,
-            next_agent: 0,
             frameworks: CachedViewMap::default(),
             schedulers: BTreeMap::new(),
             ownership: Ownership::recovered(&recovered),
@@ -82,13 +83,10 @@ impl MasterCore {
             deadlines: BTreeMap::new(),
             history_bytes: 0,
             framework_info_usage: FrameworkInfoUsage::default(),
-            next_framework: 0,
             offers: BTreeMap::new(),
             void_offers: Vec::new(),
             inverse_offers: InverseOffers::default(),
-            next_offer: 0,
             operations: Operations::default(),
-            next_operation: 0,
             pending: VecDeque::new(),
             last_lsn: Lsn::default(),
             durable: Lsn::default(),
@@ -161,7 +159,11 @@ impl MasterCore {
             let updated = self.allocator.update_quota(role, quota);
             self.agreed("recovering a quota", updated);
         }
-        self.skip_known_ids();
+        let agents = self.recovered_agents.keys();
+        let agents = agents.chain(self.unreachable_agents.keys());
+        let agents = agents.chain(self.gone_agents.keys());
+        let frameworks = self.ownership.known().chain(self.deadlines.keys());
+        self.issued_ids.skip_known(agents, frameworks);
         self.begin_recovery_mode();
     }
 }

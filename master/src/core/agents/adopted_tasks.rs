@@ -178,7 +178,7 @@ impl MasterCore {
         back: ReregistrationKind,
         budget: &mut AdoptionBudget,
     ) {
-        let issued = self.framework_prefix();
+        let issued = self.issued_ids.framework_prefix();
         let is_allocated = self.allocator.contains_agent(id);
         let Some(agent) = self.agents.get_mut(id) else {
             return;

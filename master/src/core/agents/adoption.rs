@@ -151,7 +151,7 @@ impl MasterCore {
             let principal = info.principal.as_deref();
             if self.ownership.is_removed(&framework) {
                 finished.insert(framework);
-            } else if self.is_future_framework(&framework) {
+            } else if self.issued_ids.is_future_framework(&framework) {
                 tracing::warn!(agent_id = %id, framework_id = %framework, "agent reports a framework id that this master never assigned; its tasks are killed");
                 finished.insert(framework);
             } else if !self.is_its_owners(&framework, principal, is_expected) {

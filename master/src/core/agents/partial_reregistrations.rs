@@ -66,7 +66,7 @@ impl MasterCore {
         let id = register.agent_info.id.as_ref();
         let id = AgentId::new(id.map_or("", |id| id.value.as_str()));
         let id = id.map_err(Rejection::permanent)?;
-        if self.is_future_agent(&id) {
+        if self.issued_ids.is_future_agent(&id) {
             return Err(Rejection::permanent(NOT_GIVEN));
         }
         let profile = profile(id.clone(), register).map_err(Rejection::permanent)?;

@@ -95,7 +95,7 @@ impl MasterCore {
         connection: ConnectionId,
         register: meseta::Register,
     ) -> Result<(), Rejection> {
-        let id = self.next_agent_id();
+        let id = self.issued_ids.next_agent();
         let id = id.map_err(Rejection::permanent)?;
         let profile = profile(id, register.clone()).map_err(Rejection::permanent)?;
         self.check_agent_is_authorized(connection, &profile, None)?;
@@ -107,7 +107,7 @@ impl MasterCore {
         }
         self.check_agents_of_host(connection, &profile.info.hostname)?;
         self.check_description(connection, &profile)?;
-        self.next_agent += 1;
+        self.issued_ids.assign_agent();
         self.counters.agent_frame("register");
         self.replace_lost_predecessor(&profile);
         self.replace_expected_predecessors(&profile);
@@ -136,7 +136,7 @@ impl MasterCore {
             .as_ref()
             .map_or("", |id| id.value.as_str());
         let id = AgentId::new(id).map_err(Rejection::permanent)?;
-        if self.is_future_agent(&id) {
+        if self.issued_ids.is_future_agent(&id) {
             return Err(Rejection::permanent(NOT_GIVEN));
         }
         // An agent without the right certificate must not learn the fate of the agent with this id.

@@ -63,7 +63,7 @@ impl MasterCore {
             return self.check_owner(&id, terms, caller).map(|()| id);
         }
         self.check_framework_limit(terms)?;
-        let id = self.take_framework_id();
+        let id = self.issued_ids.assign_framework();
         id.map_err(Invalid::from_error)
     }
 
@@ -78,7 +78,7 @@ impl MasterCore {
         if self.ownership.is_removed(id) {
             return Err(invalid!("Framework has been removed"));
         }
-        if self.is_future_framework(id) {
+        if self.issued_ids.is_future_framework(id) {
             return Err(invalid!(
                 "The framework id '{id}' has not been given to anybody yet: subscribe without an id \
                  to get one"

@@ -59,7 +59,7 @@ impl MasterCore {
         self.frameworks.get(framework)?.connection()?;
         let profile = self.agents.get(agent)?.profile.clone();
         let unavailability = *self.operator.maintenance.of_agent(&profile)?;
-        let id = self.new_offer_id()?;
+        let id = self.issued_ids.assign_offer()?;
         let timer = self.config.offer_timeout.map(|timeout| {
             let offer = id.clone();
             let due = self.now.moment + timeout;

@@ -85,18 +85,6 @@ impl MasterCore {
         self.send_inverse_offers();
     }
 
-    /// Takes the next id, never used by an offer or inverse offer.
-    pub(super) fn new_offer_id(&mut self) -> Option<OfferId> {
-        let id = self.peek_offer_id()?;
-        self.next_offer += 1;
-        Some(id)
-    }
-
-    fn peek_offer_id(&self) -> Option<OfferId> {
-        let id = format!("{}-O{}", self.config.identity.id, self.next_offer);
-        OfferId::new(&id).ok()
-    }
-
     /// Makes an offer for a framework that has got `sent` bytes in this cycle. Returns the offer with its size.
     fn make_offer(&mut self, allocation: Allocation, sent: usize) -> Option<(v1::Offer, usize)> {
         let Allocation {
@@ -109,7 +97,7 @@ impl MasterCore {
         let framework = framework.filter(|framework| framework.connection().is_some());
         let agent = self.agents.get(&agent_id);
         let agent = agent.filter(|agent| agent.connection.is_some());
-        let Some(((framework, agent), id)) = framework.zip(agent).zip(self.peek_offer_id()) else {
+        let Some(((framework, agent), id)) = framework.zip(agent).zip(self.issued_ids.next_offer()) else {
             self.counters.invariant_violations += 1;
             self.recover_resources(&framework_id, &agent_id, &resources, RefuseFilter::None);
             return None;
@@ -131,7 +119,7 @@ impl MasterCore {
             self.recover_resources(&offer.framework_id, &offer.agent_id, &offer.resources, wait);
             return None;
         }
-        self.next_offer += 1;
+        self.issued_ids.assign_offer();
         let timer = self.config.offer_timeout.map(|timeout| {
             let offer = id.clone();
             self.timers

@@ -288,7 +288,7 @@ impl MasterCore {
         info: Message,
         change: &Change,
     ) -> OperationUuid {
-        let uuid = self.next_operation_uuid();
+        let uuid = self.issued_ids.assign_operation();
         let Some(agent) = self.agents.get_mut(agent_id) else {
             return uuid;
         };
@@ -315,24 +315,6 @@ impl MasterCore {
         };
         self.frame(agent_id, master_frame::Message::ApplyOperation(apply));
         uuid
-    }
-
-    /// A uuid from this master's id and a counter, unique among the operations of all agents.
-    fn next_operation_uuid(&mut self) -> OperationUuid {
-        self.next_operation += 1;
-        // FNV-1a: the same master id gives the same half, so no randomness is necessary.
-        let master = self
-            .config
-            .identity
-            .id
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
-        let halves = u128::from(master) << 64 | u128::from(self.next_operation);
-        uuid::Builder::from_custom_bytes(halves.to_be_bytes())
-            .into_uuid()
-            .into_bytes()
     }
 
     /// Applies an operator's operation to free resources, and first rescinds the offers in its way.
