@@ -19,6 +19,7 @@ use super::state::agent_info_usage::AgentInfoUsage;
 use super::state::allocator_adapter::AllocatorAdapter;
 use super::state::cached_view_map::CachedViewMap;
 use super::state::counters::Counters;
+use super::state::epochs::Epochs;
 use super::state::framework::Framework;
 use super::state::framework_info_usage::FrameworkInfoUsage;
 use super::state::inverse_offers::InverseOffers;
@@ -39,17 +40,7 @@ use super::views::snapshot::{AgentView, CachedSnapshots, FrameworkView};
 #[derive(Debug)]
 pub struct MasterCore {
     pub(super) config: Config,
-    pub(super) epoch: u64,
-    /// The epoch at the start of this master.
-    pub(super) first_epoch: u64,
-    /// The highest epoch requested from the registry; 0 without a request.
-    pub(super) requested_epoch: u64,
-    /// The time from which the master may request the next higher epoch.
-    pub(super) next_epoch_rise: Moment,
-    /// The registry's id, by which agents recognise its epochs.
-    pub(super) cluster_id: Option<String>,
-    /// Whether the cluster id ends with this master.
-    pub(super) is_forgotten: bool,
+    pub(super) epochs: Epochs,
     pub(super) issued_ids: IssuedIds,
     pub(super) started: Duration,
     /// The time of both clocks in this step.

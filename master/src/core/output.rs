@@ -83,8 +83,8 @@ impl MasterCore {
                 | master_frame::Message::Shutdown(_)
         );
         let frame = MasterFrame {
-            epoch: self.epoch,
-            cluster_id: self.cluster_id.clone().filter(|_| is_first),
+            epoch: self.epochs.current(),
+            cluster_id: self.epochs.cluster_id().filter(|_| is_first).cloned(),
             message: Some(message),
         };
         self.output(Output::Frame {

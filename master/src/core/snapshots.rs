@@ -118,7 +118,7 @@ impl MasterCore {
             viewer: Approver::default(),
             sequence: self.sequence,
             changed: self.changed,
-            epoch: self.epoch,
+            epoch: self.epochs.current(),
             identity: self.config.identity.clone(),
             started: self.started,
             taken: self.now.unix,

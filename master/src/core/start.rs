@@ -15,6 +15,7 @@ use super::state::agent_info_usage::AgentInfoUsage;
 use super::state::allocator_adapter::AllocatorAdapter;
 use super::state::cached_view_map::CachedViewMap;
 use super::state::counters::Counters;
+use super::state::epochs::Epochs;
 use super::state::framework_info_usage::FrameworkInfoUsage;
 use super::state::inverse_offers::InverseOffers;
 use super::state::locations::Locations;
@@ -43,12 +44,7 @@ impl MasterCore {
         let allocator = AllocatorAdapter::new(&config, &weights);
         let operator = OperatorSettings::recovered(&recovered, &weights);
         let mut core = Self {
-            epoch: recovered.epoch,
-            first_epoch: recovered.epoch,
-            requested_epoch: 0,
-            next_epoch_rise: Moment::ORIGIN,
-            cluster_id: Some(recovered.cluster_id.clone()).filter(|id| !id.is_empty()),
-            is_forgotten: recovered.is_forgotten,
+            epochs: Epochs::recovered(&recovered),
             issued_ids: IssuedIds::new(config.identity.id.clone()),
             started: now.unix,
             now,

@@ -32,7 +32,7 @@ impl MasterCore {
     /// The registry's epoch that this master leads.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        self.epochs.current()
     }
 
     /// Applies one input and all timers that are due, and returns the effects.
@@ -147,17 +147,14 @@ impl MasterCore {
     /// The id of the cluster, if it outlives this master.
     #[must_use]
     pub fn lasting_cluster(&self) -> Option<String> {
-        self.cluster_id.clone().filter(|_| !self.is_forgotten)
+        self.epochs.lasting_cluster_id().cloned()
     }
 
     /// Records the caller of an agent's connection until the connection ends. Returns the epoch, which the agent gets
     /// before it sends anything.
     pub fn agent_connected(&mut self, connection: ConnectionId, caller: Caller) -> LedEpoch {
         self.agent_callers.insert(connection, caller);
-        LedEpoch {
-            cluster_id: self.cluster_id.clone(),
-            epoch: self.epoch,
-        }
+        self.epochs.led()
     }
 
     fn allocate_if_due(&mut self) {

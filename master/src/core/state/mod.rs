@@ -7,6 +7,7 @@
 //! - `constraints`: a framework's offer constraints
 //! - `counters`: counters of the core
 //! - `deactivation`: agents that get no more work
+//! - `epochs`: the epoch of this master, and its raises
 //! - `framework`: the master's record of a framework
 //! - `framework_counters`: counters of each framework
 //! - `framework_info_usage`: memory taken by framework infos, by principal
@@ -42,6 +43,7 @@ pub(super) mod cached_view_map;
 pub(super) mod constraints;
 pub(super) mod counters;
 pub(super) mod deactivation;
+pub(super) mod epochs;
 pub(super) mod framework;
 pub(super) mod framework_counters;
 pub(super) mod framework_info_usage;
