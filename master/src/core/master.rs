@@ -11,9 +11,9 @@ use meseta_resources::time::{Moment, Now};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role};
 
 use super::config::Config;
-use super::effect::Effect;
-use super::ids::{ConnectionId, Lsn};
+use super::ids::ConnectionId;
 use super::issued_ids::IssuedIds;
+use super::outbox::Outbox;
 use super::state::agent::{Agent, RecoveredAgent, UnreachableAgent};
 use super::state::agent_info_usage::AgentInfoUsage;
 use super::state::allocator_adapter::AllocatorAdapter;
@@ -30,7 +30,6 @@ use super::state::operator_settings::OperatorSettings;
 use super::state::ownership::Ownership;
 use super::state::paced_messages::PacedMessages;
 use super::state::partial_reregistrations::PartialReregistrations;
-use super::state::pending::Pending;
 use super::state::reconciliations::{PendingReconcile, UnreadReconciliations};
 use super::state::suspicion::Suspicion;
 use super::timers::{TimerKey, Timers};
@@ -102,10 +101,6 @@ pub struct MasterCore {
 
     pub(super) operations: Operations,
 
-    pub(super) pending: VecDeque<(Lsn, Pending)>,
-    pub(super) last_lsn: Lsn,
-    pub(super) durable: Lsn,
-
     /// Messages sent in portions.
     pub(super) paced_messages: PacedMessages,
     /// Reconciliation requests without a full answer yet.
@@ -114,7 +109,7 @@ pub struct MasterCore {
     pub(super) unread_reconciliations: UnreadReconciliations,
     pub(super) timers: Timers,
     pub(super) counters: Counters,
-    pub(super) effects: Vec<Effect>,
+    pub(super) outbox: Outbox,
     /// The number of steps so far.
     pub(super) sequence: u64,
     /// The last step that may have changed the state visible to readers.

@@ -14,8 +14,9 @@
 //! - `authorization`: rights in the cluster
 //! - `validation/`: checks of calls, tasks, executors and operations
 //! - `input`, `effect`: the inputs and the effects of the core
+//! - `outbox`: the effects of a step, and the actions that wait for durable mutations
 //! - `master`: the struct of the whole state; all further modules are an `impl MasterCore`
-//! - `output`: emits effects
+//! - `output`: messages to agents, schedulers and clients
 //! - `paced`: messages to very many receivers, sent in portions
 //! - `snapshots`: the current state, for readers
 //! - `operator/`: requests of operators
@@ -24,14 +25,13 @@
 //! - `frameworks/`: subscriptions, calls, ownership of ids, and the end of frameworks
 //! - `offers/`: offers and inverse offers, made, accepted and rescinded
 //! - `operations/`: reservations and volumes, and the outcome of operations
-//! - `ticks`, `durable`: actions at a deadline, or when a mutation is durable
+//! - `ticks`: actions at a deadline
 //! - `start`, `step`: the start of a master, and one step of it
 
 mod agents;
 mod answer;
 pub(crate) mod authorization;
 mod config;
-mod durable;
 mod effect;
 mod frameworks;
 mod ids;
@@ -41,6 +41,7 @@ mod master;
 mod offers;
 mod operations;
 mod operator;
+mod outbox;
 mod output;
 mod paced;
 mod snapshots;

@@ -1,32 +1,18 @@
-//! Emits effects: each is marked with the mutation that must be durable before the effect leaves.
+//! Messages to agents, schedulers and clients.
+//!
+//! [`Outbox`](super::outbox::Outbox) marks each with the mutation that must be durable before the message leaves.
 
 use meseta_proto::meseta::v1::{MasterFrame, master_frame};
 use meseta_proto::mesos::v1::scheduler::Event;
 use meseta_resources::{AgentId, FrameworkId};
 
 use super::answer::Answer;
-use super::effect::{Effect, Output};
-use super::ids::{ConnectionId, Lsn, ReplyId};
+use super::effect::Output;
+use super::ids::{ConnectionId, ReplyId};
 use super::master::MasterCore;
 use super::state::allocator_adapter::AllocatorError;
-use super::state::pending::Pending;
-use super::state::persisted::Mutation;
 
 impl MasterCore {
-    pub(super) fn persist(&mut self, mutation: Mutation, then: Pending) {
-        let lsn = Lsn(self.last_lsn.0 + 1);
-        self.last_lsn = lsn;
-        self.pending.push_back((lsn, then));
-        self.effects.push(Effect::Persist { lsn, mutation });
-    }
-
-    pub(super) fn output(&mut self, output: Output) {
-        self.effects.push(Effect::Output {
-            after: self.durable,
-            output,
-        });
-    }
-
     pub(super) fn reply(&mut self, reply: ReplyId, answer: Answer) {
         if let Answer::BadRequest(_)
         | Answer::Forbidden(_)
@@ -35,7 +21,7 @@ impl MasterCore {
         {
             self.counters.rejected_calls += 1;
         }
-        self.output(Output::Reply { reply, answer });
+        self.outbox.emit(Output::Reply { reply, answer });
     }
 
     /// Sends an event to a framework; drops it if the framework is not connected.
@@ -59,7 +45,7 @@ impl MasterCore {
     }
 
     pub(super) fn send_event(&mut self, to: ConnectionId, event: Event) {
-        self.output(Output::Event {
+        self.outbox.emit(Output::Event {
             to,
             event: Box::new(event),
         });
@@ -87,7 +73,7 @@ impl MasterCore {
             cluster_id: self.epochs.cluster_id().filter(|_| is_first).cloned(),
             message: Some(message),
         };
-        self.output(Output::Frame {
+        self.outbox.emit(Output::Frame {
             to,
             frame: Box::new(frame),
         });

@@ -140,7 +140,7 @@ impl MasterCore {
             }),
             whitelisted_roles: self.config.roles.clone(),
             counters: self.counters.clone(),
-            pending_mutations: self.pending.len(),
+            pending_mutations: self.outbox.waiting_count(),
             derived: Arc::default(),
         }
     }

@@ -7,9 +7,9 @@ use meseta_resources::{AgentId, FrameworkId};
 
 use super::agents::profile::recovered_agent;
 use super::config::Config;
-use super::ids::Lsn;
 use super::issued_ids::IssuedIds;
 use super::master::MasterCore;
+use super::outbox::Outbox;
 use super::state::agent::UnreachableAgent;
 use super::state::agent_info_usage::AgentInfoUsage;
 use super::state::allocator_adapter::AllocatorAdapter;
@@ -83,15 +83,12 @@ impl MasterCore {
             void_offers: Vec::new(),
             inverse_offers: InverseOffers::default(),
             operations: Operations::default(),
-            pending: VecDeque::new(),
-            last_lsn: Lsn::default(),
-            durable: Lsn::default(),
             paced_messages: PacedMessages::new(&config.memory),
             pending_reconciles: VecDeque::new(),
             unread_reconciliations: UnreadReconciliations::default(),
             timers: Timers::new(now.moment),
             counters: Counters::default(),
-            effects: Vec::new(),
+            outbox: Outbox::default(),
             sequence: 0,
             changed: 0,
             dirty: false,

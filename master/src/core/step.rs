@@ -10,9 +10,10 @@ use meseta_resources::time::{Moment, Now};
 
 use super::answer::Answer;
 use super::effect::{Effect, Output};
-use super::ids::{ConnectionId, ReplyId};
+use super::ids::{ConnectionId, Lsn, ReplyId};
 use super::input::{Input, Request};
 use super::master::MasterCore;
+use super::state::pending::Pending;
 use super::validation::call::Action;
 
 impl MasterCore {
@@ -55,11 +56,11 @@ impl MasterCore {
 
     /// Returns the effects of the step, and records whether readers may see a change.
     fn finish_step(&mut self) -> Vec<Effect> {
-        if std::mem::take(&mut self.dirty) || !self.effects.iter().all(is_beat) {
+        if std::mem::take(&mut self.dirty) || !self.outbox.effects().iter().all(is_beat) {
             self.changed = self.sequence;
         }
         self.expect_next_step();
-        std::mem::take(&mut self.effects)
+        self.outbox.take_effects()
     }
 
     pub(super) fn expect_next_step(&mut self) {
@@ -102,6 +103,65 @@ impl MasterCore {
                 self.agent_gone(connection);
             }
             Input::Whitelist { hosts } => self.update_whitelist(hosts.as_deref()),
+        }
+    }
+
+    /// Carries out all actions that waited for this mutation or an earlier one. Agents and frameworks learn of a
+    /// mutation only through these actions.
+    fn persisted(&mut self, lsn: Lsn) {
+        self.outbox.confirm(lsn);
+        while let Some(then) = self.outbox.take_due() {
+            self.take_effect(then);
+        }
+    }
+
+    fn take_effect(&mut self, pending: Pending) {
+        match pending {
+            Pending::Nothing => {}
+            Pending::Removals => self.removals_stored(),
+            Pending::Admit {
+                connection,
+                profile,
+            } => self.admit_agent(connection, profile),
+            Pending::Readmit {
+                connection,
+                profile,
+                report,
+            } => self.readmit(connection, profile, *report),
+            Pending::Refresh {
+                connection,
+                profile,
+                report,
+            } => {
+                if self.handshakes.remove(&connection) {
+                    self.resume(connection, profile, *report);
+                } else {
+                    self.keep_former_description(&profile.id);
+                }
+            }
+            Pending::RaiseEpoch {
+                epoch,
+                connection,
+                report,
+            } => self.epoch_raised(epoch, connection, *report),
+            Pending::Unreachable { agent, since } => self.agent_unreachable(&agent, since),
+            Pending::RecoveredUnreachable { agent, since } => {
+                self.recovered_unreachable(agent, since);
+            }
+            Pending::Removed { agent, why } => self.agent_removed(&agent, why),
+            Pending::AllRemoved { agents, why } => {
+                for agent in &agents {
+                    self.agent_removed(agent, why);
+                }
+            }
+            Pending::PruneGone { agents } => self.forget_gone_agents(&agents),
+            Pending::Subscribe(subscription) => self.subscription_stored(*subscription),
+            Pending::Operator(pending) => self.administered(pending),
+            Pending::Prune { agents } => {
+                for agent in &agents {
+                    self.unreachable_pruned(agent);
+                }
+            }
         }
     }
 

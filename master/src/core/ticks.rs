@@ -8,7 +8,7 @@ use meseta_resources::time::Moment;
 use meseta_resources::{AgentId, FrameworkId};
 
 use super::frameworks::teardown::RemovalReason;
-use crate::core::config::{HEARTBEAT_INTERVAL, PENDING_MUTATIONS_MAX};
+use crate::core::config::HEARTBEAT_INTERVAL;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
 use crate::core::state::framework::Link;
@@ -229,7 +229,7 @@ impl MasterCore {
         if agent.removal_pending {
             return;
         }
-        if self.pending.len() >= PENDING_MUTATIONS_MAX {
+        if self.outbox.is_busy() {
             let generation = agent.generation;
             self.set_ping(id.clone(), generation, self.config.agent_ping_timeout);
             return;
@@ -238,7 +238,7 @@ impl MasterCore {
         let hostname = agent.profile.info.hostname.clone();
         self.counters.agent_unreachable_scheduled += 1;
         let since = self.now.unix;
-        self.persist(
+        self.outbox.persist(
             Mutation::MarkUnreachable(UnreachableRecord {
                 agent_id: id.to_string(),
                 since,
@@ -276,7 +276,7 @@ impl MasterCore {
             self.expect_returns_until(self.now.moment + self.config.agent_ping_timeout);
             return;
         }
-        let mutations_left = PENDING_MUTATIONS_MAX.saturating_sub(self.pending.len());
+        let mutations_left = self.outbox.room();
         if missing.len() > mutations_left {
             self.expect_returns_until(self.now.moment + Duration::from_secs(1));
         }
@@ -299,7 +299,7 @@ impl MasterCore {
                 expected.removal_pending = true;
                 expected.info.hostname.clone()
             });
-            self.persist(
+            self.outbox.persist(
                 Mutation::MarkUnreachable(UnreachableRecord {
                     agent_id: agent.to_string(),
                     since,
@@ -322,18 +322,18 @@ impl MasterCore {
         let lost = self.unreachable_agents.iter();
         let mut agents = self.surplus(lost.map(|(id, agent)| (id, agent.since)));
         agents.retain(|id| !self.readmitting.contains(id) && !self.operator.going.contains(id));
-        if !agents.is_empty() && self.pending.len() < PENDING_MUTATIONS_MAX {
+        if !agents.is_empty() && !self.outbox.is_busy() {
             let agent_ids = names(&agents);
-            self.persist(
+            self.outbox.persist(
                 Mutation::PruneUnreachable { agent_ids },
                 Pending::Prune { agents },
             );
         }
         let gone = self.gone_agents.iter();
         let agents = self.surplus(gone.map(|(id, since)| (id, *since)));
-        if !agents.is_empty() && self.pending.len() < PENDING_MUTATIONS_MAX {
+        if !agents.is_empty() && !self.outbox.is_busy() {
             let agent_ids = names(&agents);
-            self.persist(
+            self.outbox.persist(
                 Mutation::PruneGone { agent_ids },
                 Pending::PruneGone { agents },
             );

@@ -46,7 +46,7 @@ impl MasterCore {
             }
         };
         self.handshakes.insert(connection);
-        self.persist(
+        self.outbox.persist(
             Mutation::RaiseEpoch { epoch },
             Pending::RaiseEpoch {
                 epoch,

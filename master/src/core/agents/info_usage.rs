@@ -130,9 +130,7 @@ impl MasterCore {
         let name = host_of(hostname);
         let expected = self.recovered_agents.values();
         let expected = expected.filter(|agent| host_of(&agent.info.hostname) == name);
-        let waiting = self.pending.iter();
-        let waiting = waiting.filter_map(|(_, pending)| pending.newcomer());
-        let waiting = waiting.filter(|profile| {
+        let waiting = self.outbox.newcomers().filter(|profile| {
             host_of(&profile.info.hostname) == name
                 && !self.recovered_agents.contains_key(&profile.id)
         });
@@ -203,9 +201,9 @@ impl MasterCore {
             return;
         };
         let waiting = self
-            .pending
-            .iter()
-            .filter_map(|(_, pending)| match pending {
+            .outbox
+            .waiting()
+            .filter_map(|pending| match pending {
                 Pending::Refresh { profile, .. } if profile.id == *id => Some(profile.bytes),
                 _ => None,
             });

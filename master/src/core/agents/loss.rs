@@ -170,7 +170,7 @@ impl MasterCore {
         self.publish(|_| Some(OperatorEvent::AgentRemoved(id.clone())));
         if let Some(connection) = agent.connection {
             self.agent_connections.remove(&connection);
-            self.output(Output::CloseAgent {
+            self.outbox.emit(Output::CloseAgent {
                 connection,
                 reason: "the agent was removed",
             });

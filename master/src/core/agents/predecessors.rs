@@ -6,7 +6,6 @@
 
 use meseta_resources::AgentId;
 
-use crate::core::config::PENDING_MUTATIONS_MAX;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, AgentProfile};
@@ -59,7 +58,7 @@ impl MasterCore {
         let there = there.into_iter().flatten();
         let others: Vec<_> = there.filter(|id| **id != profile.id).cloned().collect();
         for id in others {
-            let is_busy = self.pending.len() >= PENDING_MUTATIONS_MAX;
+            let is_busy = self.outbox.is_busy();
             let is_returning = self.readmitting.contains(&id) || self.operator.going.contains(&id);
             let expected = self.recovered_agents.get_mut(&id);
             let Some(expected) = expected.filter(|_| !is_busy && !is_returning) else {
@@ -77,7 +76,7 @@ impl MasterCore {
         self.counters.agent_removals_registered += 1;
         let agent_id = agent.to_string();
         let removal = Mutation::RemoveAgent { agent_id };
-        self.persist(removal, Pending::Removed { agent, why });
+        self.outbox.persist(removal, Pending::Removed { agent, why });
     }
 }
 

@@ -16,7 +16,6 @@ use super::adoption::ReregistrationKind;
 use super::partial_reregistrations::{NOT_GIVEN, reregister_without_tasks};
 use super::predecessors::said_before;
 use super::profile::{profile, record};
-use crate::core::config::PENDING_MUTATIONS_MAX;
 use crate::core::effect::Output;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
@@ -39,7 +38,7 @@ impl MasterCore {
             self.counters.dropped_messages += 1;
             return;
         }
-        if self.pending.len() >= PENDING_MUTATIONS_MAX {
+        if self.outbox.is_busy() {
             self.refuse_agent(
                 connection,
                 Rejection::for_now("the master is busy admitting others"),
@@ -84,7 +83,7 @@ impl MasterCore {
             connection,
             master_frame::Message::Refused(meseta::Refused { reason, permanent }),
         );
-        self.output(Output::CloseAgent {
+        self.outbox.emit(Output::CloseAgent {
             connection,
             reason: "refused",
         });
@@ -114,7 +113,7 @@ impl MasterCore {
         self.handshakes.insert(connection);
         self.keep_description(connection, &profile);
         let profile = Arc::new(profile);
-        self.persist(
+        self.outbox.persist(
             Mutation::PutAgent(record(&profile)),
             Pending::Admit {
                 connection,
@@ -183,7 +182,7 @@ impl MasterCore {
                 return Ok(());
             }
             self.readmitting.insert(id);
-            self.persist(
+            self.outbox.persist(
                 Mutation::PutAgent(record),
                 Pending::Readmit {
                     connection,
@@ -211,7 +210,7 @@ impl MasterCore {
         } else {
             self.handshakes.insert(connection);
             self.keep_larger_description(connection, &profile);
-            self.persist(
+            self.outbox.persist(
                 Mutation::PutAgent(record(&profile)),
                 Pending::Refresh {
                     connection,
@@ -262,7 +261,7 @@ impl MasterCore {
             self.drop_description(&profile.id);
             // The agent left before it learned its id, so nobody will ever use the id.
             let agent = profile.id.clone();
-            self.persist(
+            self.outbox.persist(
                 Mutation::RemoveAgent {
                     agent_id: agent.to_string(),
                 },
@@ -470,7 +469,7 @@ impl MasterCore {
         self.agent_connections.insert(connection, id.clone());
         if let Some(previous) = previous {
             self.agent_connections.remove(&previous);
-            self.output(Output::CloseAgent {
+            self.outbox.emit(Output::CloseAgent {
                 connection: previous,
                 reason: "the agent has a newer connection",
             });

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use meseta_resources::FrameworkId;
 
-use crate::core::config::PENDING_MUTATIONS_MAX;
 use crate::core::master::MasterCore;
 use crate::core::state::pending::Pending;
 use crate::core::state::persisted::{DeadlineRecord, Mutation};
@@ -26,12 +25,12 @@ impl MasterCore {
 
     /// Records a framework's deadline, unless one is recorded already.
     pub(in crate::core) fn note_deadline(&mut self, id: &FrameworkId, timeout: Duration) {
-        if self.deadlines.contains_key(id) || self.pending.len() >= PENDING_MUTATIONS_MAX {
+        if self.deadlines.contains_key(id) || self.outbox.is_busy() {
             return;
         }
         let deadline = self.now.unix.saturating_add(timeout);
         self.deadlines.insert(id.clone(), deadline);
-        self.persist(
+        self.outbox.persist(
             Mutation::PutDeadline(DeadlineRecord {
                 framework_id: id.to_string(),
                 deadline,
@@ -44,7 +43,7 @@ impl MasterCore {
     pub(super) fn clear_deadline(&mut self, id: &FrameworkId) {
         if self.deadlines.remove(id).is_some() {
             let framework_ids = vec![id.to_string()];
-            self.persist(
+            self.outbox.persist(
                 Mutation::RemoveDeadlines { framework_ids },
                 Pending::Nothing,
             );
@@ -63,13 +62,13 @@ impl MasterCore {
             })
             .map(|(id, _)| id.clone())
             .collect();
-        if old.is_empty() || self.pending.len() >= PENDING_MUTATIONS_MAX {
+        if old.is_empty() || self.outbox.is_busy() {
             return;
         }
         for id in &old {
             self.deadlines.remove(id);
         }
-        self.persist(
+        self.outbox.persist(
             Mutation::RemoveDeadlines {
                 framework_ids: old.iter().map(ToString::to_string).collect(),
             },

@@ -13,7 +13,7 @@ use meseta_proto::{Invalid, invalid};
 use meseta_resources::FrameworkId;
 
 use crate::core::answer::Answer;
-use crate::core::config::{FRAMEWORKS_MAX, PENDING_MUTATIONS_MAX};
+use crate::core::config::FRAMEWORKS_MAX;
 use crate::core::effect::Output;
 use crate::core::ids::ReplyId;
 use crate::core::master::MasterCore;
@@ -109,10 +109,10 @@ impl MasterCore {
             return;
         }
         let connection = subscription.connection;
-        if self.pending.len() >= PENDING_MUTATIONS_MAX {
+        if self.outbox.is_busy() {
             // No ERROR event, because the scheduler should subscribe again.
             let reason = "the registry is busy";
-            self.output(Output::CloseScheduler { connection, reason });
+            self.outbox.emit(Output::CloseScheduler { connection, reason });
             return;
         }
         let id = subscription.id.clone();
@@ -167,7 +167,7 @@ impl MasterCore {
             self.ownership.owners.remove(id);
             let framework_ids = vec![id.to_string()];
             let removal = Mutation::RemoveFrameworks { framework_ids };
-            self.persist(removal, Pending::Nothing);
+            self.outbox.persist(removal, Pending::Nothing);
         }
     }
 
@@ -190,7 +190,7 @@ impl MasterCore {
         // A pending removal of a forgotten framework would be written after the owner, and delete it.
         ownership.unwritten.remove(id);
         ownership.forgotten.remove(id);
-        self.persist(Mutation::PutFramework(record), then);
+        self.outbox.persist(Mutation::PutFramework(record), then);
     }
 
     /// Records a framework that claims its id itself.
@@ -247,7 +247,7 @@ impl MasterCore {
 
     /// Confirms the owner, because no recovered agent is left that could contradict it.
     fn confirm_owner(&mut self, id: &FrameworkId) {
-        if self.pending.len() >= PENDING_MUTATIONS_MAX || !self.ownership.unproven.remove(id) {
+        if self.outbox.is_busy() || !self.ownership.unproven.remove(id) {
             return;
         }
         let framework = self.frameworks.get(id);
@@ -354,7 +354,7 @@ impl MasterCore {
             removed: removed.into_values().collect(),
             forgotten: forgotten.iter().map(ToString::to_string).collect(),
         };
-        self.persist(removals, Pending::Removals);
+        self.outbox.persist(removals, Pending::Removals);
     }
 
     /// Forgets the owners of frameworks without contact for as long as lost agents are stored.
@@ -376,7 +376,7 @@ impl MasterCore {
         for id in missing {
             self.set_absent(&id, Some(now));
         }
-        if old.is_empty() || self.pending.len() >= PENDING_MUTATIONS_MAX {
+        if old.is_empty() || self.outbox.is_busy() {
             return;
         }
         for id in &old {
@@ -384,11 +384,11 @@ impl MasterCore {
         }
         let framework_ids = old.iter().map(ToString::to_string).collect();
         let removal = Mutation::RemoveFrameworks { framework_ids };
-        self.persist(removal, Pending::Nothing);
+        self.outbox.persist(removal, Pending::Nothing);
     }
 
     fn set_absent(&mut self, id: &FrameworkId, absent: Option<Duration>) {
-        let can_persist = self.pending.len() < PENDING_MUTATIONS_MAX;
+        let can_persist = !self.outbox.is_busy();
         let Some(owner) = self.ownership.owners.get_mut(id) else {
             return;
         };
@@ -397,6 +397,6 @@ impl MasterCore {
         }
         owner.absent = absent;
         let record = owner.record(id);
-        self.persist(Mutation::PutFramework(record), Pending::Nothing);
+        self.outbox.persist(Mutation::PutFramework(record), Pending::Nothing);
     }
 }

@@ -112,7 +112,7 @@ impl MasterCore {
         }
         if let Some(connection) = framework.connection() {
             self.schedulers.remove(&connection);
-            self.output(Output::CloseScheduler { connection, reason });
+            self.outbox.emit(Output::CloseScheduler { connection, reason });
         }
         self.clear_deadline(id);
         self.unread_reconciliations.take(id);

@@ -35,17 +35,12 @@ impl MasterCore {
         if self.operator.going.contains(&id) {
             return Err(Answer::Conflict("Agent is being marked gone".to_owned()));
         }
-        if self.is_being_removed(&id) {
+        if self.outbox.removes(&id) {
             return Err(Answer::Conflict(format!(
                 "Agent '{id}' is being removed: there is nothing left to drain or to deactivate"
             )));
         }
         Ok(id)
-    }
-
-    /// Whether the registry is about to drop an agent with its deactivation.
-    fn is_being_removed(&self, id: &AgentId) -> bool {
-        self.pending.iter().any(|(_, pending)| pending.removes(id))
     }
 
     fn is_known_agent(&self, id: &AgentId) -> bool {
@@ -130,7 +125,7 @@ impl MasterCore {
     ) {
         let requested = &mut self.operator.requested_deactivations;
         requested.set(&agent, deactivation.clone());
-        self.persist(
+        self.outbox.persist(
             Mutation::PutDeactivation {
                 agent_id: agent.to_string(),
                 deactivation: deactivation.clone(),
@@ -241,7 +236,7 @@ impl MasterCore {
             };
             drain.drained = true;
             let mark_gone = drain.mark_gone;
-            if self.is_being_removed(&id) {
+            if self.outbox.removes(&id) {
                 continue;
             }
             tracing::info!(agent_id = %id, mark_gone, "agent drained");
@@ -316,7 +311,7 @@ impl MasterCore {
         }
         self.operator.requested_deactivations.0.remove(&agent);
         let since = self.now.unix;
-        self.persist(
+        self.outbox.persist(
             Mutation::MarkGone {
                 agent_id: agent.to_string(),
                 since,

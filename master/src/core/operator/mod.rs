@@ -15,7 +15,6 @@ use meseta_proto::{Invalid, invalid};
 use meseta_resources::Role;
 
 use crate::core::answer::Answer;
-use crate::core::config::PENDING_MUTATIONS_MAX;
 use crate::core::ids::ReplyId;
 use crate::core::input::Administration;
 use crate::core::master::MasterCore;
@@ -29,7 +28,7 @@ impl MasterCore {
         request: Administration,
         approver: &Approver,
     ) {
-        if self.pending.len() >= PENDING_MUTATIONS_MAX {
+        if self.outbox.is_busy() {
             let busy = "The registry is busy: try again".to_owned();
             self.reply(reply, Answer::Unavailable(busy));
             return;

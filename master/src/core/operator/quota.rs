@@ -200,7 +200,7 @@ impl MasterCore {
                     .insert(role.clone(), quota.clone());
             }
         }
-        self.persist(
+        self.outbox.persist(
             Mutation::UpdateQuota(changes.clone()),
             Pending::Operator(OperatorPending::Quota {
                 reply,

@@ -150,9 +150,9 @@ impl MasterCore {
                 of_framework.push_back(reconcile);
                 continue;
             }
-            let before = self.effects.len();
+            let before = self.outbox.effects().len();
             let goes_on = self.answer_next(&reconcile.framework, &mut reconcile.questions);
-            let answers = self.effects.len() - before;
+            let answers = self.outbox.effects().len() - before;
             if answers > 0 {
                 self.unread_reconciliations
                     .count(&reconcile.framework, answers);

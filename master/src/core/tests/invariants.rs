@@ -149,7 +149,7 @@ impl MasterCore {
         let here = self.agents.iter();
         known
             .extend(here.map(|(id, agent)| (id, agent.profile.bytes + agent.oversubscribed_bytes)));
-        for (_, pending) in &self.pending {
+        for pending in self.outbox.waiting() {
             match pending {
                 Pending::Admit { profile, .. } | Pending::Readmit { profile, .. } => {
                     known.insert(&profile.id, profile.bytes);
