@@ -33,7 +33,8 @@ use super::state::partial_reregistrations::PartialReregistrations;
 use super::state::reconciliations::{PendingReconcile, UnreadReconciliations};
 use super::state::suspicion::Suspicion;
 use super::timers::{TimerKey, Timers};
-use super::views::snapshot::{AgentView, CachedSnapshots, FrameworkView};
+use super::views::readers::Readers;
+use super::views::snapshot::{AgentView, FrameworkView};
 
 /// The master as a state machine.
 #[derive(Debug)]
@@ -110,13 +111,5 @@ pub struct MasterCore {
     pub(super) timers: Timers,
     pub(super) counters: Counters,
     pub(super) outbox: Outbox,
-    /// The number of steps so far.
-    pub(super) sequence: u64,
-    /// The last step that may have changed the state visible to readers.
-    pub(super) changed: u64,
-    /// Whether a timer of this step may have changed the state visible to readers.
-    pub(super) dirty: bool,
-    /// Whether an operator has ever subscribed to events.
-    pub(super) watched: bool,
-    pub(super) cached_snapshots: CachedSnapshots,
+    pub(super) readers: Readers,
 }

@@ -34,7 +34,7 @@ impl Outbox {
         self.effects.push(Effect::Persist { lsn, mutation });
     }
 
-    /// Emits an output that leaves once all mutations that are durable now are durable for its receiver too.
+    /// Emits an output. It may leave once the mutations behind this decision are durable.
     pub(super) fn emit(&mut self, output: Output) {
         self.effects.push(Effect::Output {
             after: self.durable,

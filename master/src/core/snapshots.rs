@@ -14,7 +14,7 @@ impl MasterCore {
     /// Whether [`Self::snapshot`] would return the snapshot of another reader.
     #[must_use]
     pub fn has_snapshot(&self) -> bool {
-        self.cached_snapshots.full.is_some()
+        self.readers.full().is_some()
     }
 
     /// The allocator's metrics of roles.
@@ -43,34 +43,27 @@ impl MasterCore {
 
     /// The current state; the same object until the next step.
     pub fn snapshot(&mut self) -> Arc<Snapshot> {
-        if let Some(snapshot) = &self.cached_snapshots.full {
+        if let Some(snapshot) = self.readers.full() {
             return snapshot.clone();
         }
-        let snapshot = Arc::new(self.take_snapshot());
-        self.cached_snapshots.full = Some(snapshot.clone());
-        snapshot
+        let snapshot = self.take_snapshot();
+        self.readers.keep_full(snapshot)
     }
 
     /// Quotas, weights, maintenance and the master itself; agents, frameworks and offers only if already available.
     /// The cost does not grow with those, and is zero until the next step.
     pub fn policies(&mut self) -> Arc<Snapshot> {
-        if let Some(known) = self
-            .cached_snapshots
-            .full
-            .as_ref()
-            .or(self.cached_snapshots.policies.as_ref())
-        {
+        if let Some(known) = self.readers.policies() {
             return known.clone();
         }
-        let policies = Arc::new(self.take_policies());
-        self.cached_snapshots.policies = Some(policies.clone());
-        policies
+        let policies = self.take_policies();
+        self.readers.keep_policies(policies)
     }
 
     /// Whether [`Self::policies`] would return the snapshot of another reader.
     #[must_use]
     pub fn has_policies(&self) -> bool {
-        self.cached_snapshots.full.is_some() || self.cached_snapshots.policies.is_some()
+        self.readers.policies().is_some()
     }
 
     fn take_snapshot(&mut self) -> Snapshot {
@@ -102,7 +95,7 @@ impl MasterCore {
                 .collect(),
             frameworks,
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
-            derived: self.cached_snapshots.derived(
+            derived: self.readers.derived(
                 self.agents.views_version(),
                 &offers,
                 &inverse_offers,
@@ -116,8 +109,8 @@ impl MasterCore {
     fn take_policies(&self) -> Snapshot {
         Snapshot {
             viewer: Approver::default(),
-            sequence: self.sequence,
-            changed: self.changed,
+            sequence: self.readers.sequence(),
+            changed: self.readers.changed(),
             epoch: self.epochs.current(),
             identity: self.config.identity.clone(),
             started: self.started,

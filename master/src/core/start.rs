@@ -28,7 +28,7 @@ use super::state::persisted::Recovered;
 use super::state::reconciliations::UnreadReconciliations;
 use super::state::suspicion::Suspicion;
 use super::timers::{Timer, Timers};
-use super::views::snapshot::CachedSnapshots;
+use super::views::readers::Readers;
 
 impl MasterCore {
     /// A master with the state from the registry.
@@ -89,11 +89,7 @@ impl MasterCore {
             timers: Timers::new(now.moment),
             counters: Counters::default(),
             outbox: Outbox::default(),
-            sequence: 0,
-            changed: 0,
-            dirty: false,
-            watched: false,
-            cached_snapshots: CachedSnapshots::default(),
+            readers: Readers::default(),
             config,
         };
         core.recover(recovered);

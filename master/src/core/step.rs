@@ -27,7 +27,7 @@ impl MasterCore {
     /// The number of steps; snapshots of the same number are equal.
     #[must_use]
     pub fn sequence(&self) -> u64 {
-        self.sequence
+        self.readers.sequence()
     }
 
     /// The registry's epoch that this master leads.
@@ -56,9 +56,8 @@ impl MasterCore {
 
     /// Returns the effects of the step, and records whether readers may see a change.
     fn finish_step(&mut self) -> Vec<Effect> {
-        if std::mem::take(&mut self.dirty) || !self.outbox.effects().iter().all(is_beat) {
-            self.changed = self.sequence;
-        }
+        let effects = self.outbox.effects();
+        self.readers.end_step(|| !effects.iter().all(is_beat));
         self.expect_next_step();
         self.outbox.take_effects()
     }
@@ -76,9 +75,10 @@ impl MasterCore {
                 "this master did not run; the deadlines of agents and frameworks are put off"
             );
         }
-        self.sequence += 1;
-        self.cached_snapshots.forget();
-        self.dirty |= !is_routine(&input);
+        self.readers.begin_step();
+        if !is_routine(&input) {
+            self.readers.mark_dirty();
+        }
         self.fire_timers();
         self.dispatch(input);
     }

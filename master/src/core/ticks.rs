@@ -26,10 +26,12 @@ impl MasterCore {
     }
 
     fn fire(&mut self, timer: Timer) {
-        self.dirty |= !matches!(
+        if !matches!(
             timer,
             Timer::Allocation | Timer::Heartbeat { .. } | Timer::Ping { .. }
-        );
+        ) {
+            self.readers.mark_dirty();
+        }
         match timer {
             Timer::Allocation => {
                 self.allocator.make_next_a_tick();

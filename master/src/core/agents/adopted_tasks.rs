@@ -184,7 +184,7 @@ impl MasterCore {
             return;
         };
         let adopted = AdoptedTasks {
-            added: self.watched.then(Vec::new),
+            added: self.readers.is_watching().then(Vec::new),
             held: is_allocated.then(BTreeMap::new),
             ..AdoptedTasks::default()
         };

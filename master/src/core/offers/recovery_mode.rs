@@ -33,7 +33,7 @@ impl MasterCore {
         let Some(recovery) = self.allocator.end_recovery(self.now.moment) else {
             return;
         };
-        self.dirty = true;
+        self.readers.mark_dirty();
         let (returned, known) = (recovery.returned(), recovery.known());
         let missing = self.named_agents(&recovery);
         if recovery.missing() == 0 {

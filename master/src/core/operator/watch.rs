@@ -16,11 +16,11 @@ use crate::core::views::snapshot::FrameworkView;
 impl MasterCore {
     /// Starts creating operator events.
     pub fn watch(&mut self) {
-        self.watched = true;
+        self.readers.watch();
     }
 
     pub(in crate::core) fn publish(&mut self, make: impl FnOnce(&Self) -> Option<OperatorEvent>) {
-        if !self.watched {
+        if !self.readers.is_watching() {
             return;
         }
         if let Some(event) = make(self) {

@@ -3,6 +3,7 @@
 //! - `by_framework`: a snapshot by framework
 //! - `digest`: sums over an agent's tables
 //! - `operator_event`: an event for operators that watch
+//! - `readers`: the changes that readers see, and the snapshots that they share
 //! - `snapshot`: the state at one moment
 //!
 //! `by_framework` and `digest` are computed from a view and cached in it for later readers: each knows the other.
@@ -10,4 +11,5 @@
 pub(super) mod by_framework;
 pub(super) mod digest;
 pub(super) mod operator_event;
+pub(super) mod readers;
 pub(super) mod snapshot;

@@ -90,59 +90,6 @@ pub(crate) struct DerivedViews {
     states: OnceLock<TaskStatesByFramework>,
 }
 
-/// Snapshots of the newest step, made on demand, and the views derived from the last full one.
-#[derive(Debug, Default)]
-pub(in crate::core) struct CachedSnapshots {
-    pub(in crate::core) full: Option<Arc<Snapshot>>,
-    /// The snapshot without agents, frameworks and offers.
-    pub(in crate::core) policies: Option<Arc<Snapshot>>,
-    derived: Arc<DerivedViews>,
-    derived_from: DerivedFrom,
-}
-
-/// The data from which [`DerivedViews`] are derived.
-#[derive(Debug, Default)]
-struct DerivedFrom {
-    /// The version of the agents' views.
-    agents_version: u64,
-    offers: Vec<Arc<Offer>>,
-    inverse_offers: Arc<Vec<Arc<InverseOffer>>>,
-}
-
-impl CachedSnapshots {
-    /// Drops the snapshots of the last step.
-    pub(in crate::core) fn forget(&mut self) {
-        (self.full, self.policies) = (None, None);
-    }
-
-    /// The views derived from the previous snapshot, if neither agents nor offers of either kind have changed since.
-    pub(in crate::core) fn derived(
-        &mut self,
-        agents_version: u64,
-        offers: &[Arc<Offer>],
-        inverse_offers: &Arc<Vec<Arc<InverseOffer>>>,
-    ) -> Arc<DerivedViews> {
-        let known = &self.derived_from;
-        let is_same = known.agents_version == agents_version
-            && Arc::ptr_eq(&known.inverse_offers, inverse_offers)
-            && known.offers.len() == offers.len()
-            && known
-                .offers
-                .iter()
-                .zip(offers)
-                .all(|(known, offer)| Arc::ptr_eq(known, offer));
-        if !is_same {
-            self.derived = Arc::default();
-            self.derived_from = DerivedFrom {
-                agents_version,
-                offers: offers.to_vec(),
-                inverse_offers: inverse_offers.clone(),
-            };
-        }
-        self.derived.clone()
-    }
-}
-
 impl Snapshot {
     /// The objects of each framework. The first call is slow.
     pub fn by_framework(&self) -> &ByFramework {
