@@ -33,6 +33,7 @@ use super::state::partial_reregistrations::PartialReregistrations;
 use super::state::reconciliations::{PendingReconcile, UnreadReconciliations};
 use super::state::suspicion::Suspicion;
 use super::timers::{TimerKey, Timers};
+use super::views::histories::Histories;
 use super::views::readers::Readers;
 use super::views::snapshot::{AgentView, FrameworkView};
 
@@ -86,12 +87,9 @@ pub struct MasterCore {
     pub(super) frameworks: CachedViewMap<FrameworkId, Framework, FrameworkView>,
     pub(super) schedulers: BTreeMap<ConnectionId, FrameworkId>,
     pub(super) ownership: Ownership,
-    /// Completed frameworks, oldest first.
-    pub(super) completed_frameworks: VecDeque<Arc<FrameworkView>>,
+    pub(super) histories: Histories,
     /// Failover deadlines of disconnected frameworks as stored in the registry, since the Unix epoch.
     pub(super) deadlines: BTreeMap<FrameworkId, Duration>,
-    /// The size of completed tasks and frameworks in bytes.
-    pub(super) history_bytes: usize,
     /// The memory of the framework infos, by principal.
     pub(super) framework_info_usage: FrameworkInfoUsage,
 

@@ -94,7 +94,7 @@ impl MasterCore {
                 .map(|(id, since)| (id.clone(), *since))
                 .collect(),
             frameworks,
-            completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
+            completed_frameworks: self.histories.completed().cloned().collect(),
             derived: self.readers.derived(
                 self.agents.views_version(),
                 &offers,

@@ -28,6 +28,7 @@ use super::state::persisted::Recovered;
 use super::state::reconciliations::UnreadReconciliations;
 use super::state::suspicion::Suspicion;
 use super::timers::{Timer, Timers};
+use super::views::histories::Histories;
 use super::views::readers::Readers;
 
 impl MasterCore {
@@ -75,9 +76,8 @@ impl MasterCore {
             frameworks: CachedViewMap::default(),
             schedulers: BTreeMap::new(),
             ownership: Ownership::recovered(&recovered),
-            completed_frameworks: VecDeque::new(),
+            histories: Histories::default(),
             deadlines: BTreeMap::new(),
-            history_bytes: 0,
             framework_info_usage: FrameworkInfoUsage::default(),
             offers: BTreeMap::new(),
             void_offers: Vec::new(),

@@ -209,7 +209,7 @@ impl MasterCore {
             }
         }
         let adopted = adoption.books.adopted;
-        self.history_bytes = self.history_bytes.saturating_sub(adopted.history_bytes);
+        self.histories.free(adopted.history_bytes);
         for (framework, held) in adopted.held.iter().flatten() {
             self.charge_allocator(id, framework, held);
         }

@@ -114,11 +114,7 @@ impl MasterCore {
         };
         if !self.frameworks.contains_key(&framework) {
             self.counters.invalid_status_updates += 1;
-            if self
-                .completed_frameworks
-                .iter()
-                .any(|completed| completed.id == framework)
-            {
+            if self.histories.has_completed(&framework) {
                 self.shut_down_on(agent, &framework);
             }
             return;

@@ -118,7 +118,7 @@ impl MasterCore {
         self.unread_reconciliations.take(id);
         self.framework_info_usage.remove(&framework);
         let remembered = framework.completed.bytes() + framework.unreachable.bytes();
-        self.history_bytes = self.history_bytes.saturating_sub(remembered);
+        self.histories.free(remembered);
         framework.unregistered = Some(self.now.unix);
         self.end_operations_of(id);
         self.allocate_due = true;

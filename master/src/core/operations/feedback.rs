@@ -115,10 +115,7 @@ impl MasterCore {
         if self.frameworks.contains_key(framework) {
             return true;
         }
-        let is_completed = self
-            .completed_frameworks
-            .iter()
-            .any(|completed| completed.id == *framework);
+        let is_completed = self.histories.has_completed(framework);
         let back = self
             .agents
             .get(agent)

@@ -7,27 +7,11 @@
 use std::sync::Arc;
 
 use meseta_resources::{AgentId, FrameworkId};
-use prost::Message as _;
 
 use crate::core::master::MasterCore;
 use crate::core::state::history::History;
 use crate::core::state::task::TaskRecord;
 use crate::core::views::snapshot::FrameworkView;
-
-/// The bytes that an ended framework takes.
-pub(in crate::core) fn bytes_of(framework: &FrameworkView) -> usize {
-    let records = framework.completed.iter().chain(&*framework.unreachable);
-    let records: usize = records.map(|task| task.bytes()).sum();
-    records + framework.terms_bytes()
-}
-
-impl FrameworkView {
-    /// The bytes of the framework's info and offer constraints.
-    fn terms_bytes(&self) -> usize {
-        let constraints = self.offer_constraints.as_ref();
-        self.info.encoded_len() + constraints.map_or(0, |constraints| constraints.bytes())
-    }
-}
 
 impl MasterCore {
     /// Stores the record of a completed task.
@@ -56,8 +40,7 @@ impl MasterCore {
         let history = history(framework);
         let before = history.bytes();
         history.push(task, tasks_max, bytes_max);
-        let after = history.bytes();
-        self.history_bytes = (self.history_bytes + after).saturating_sub(before);
+        self.histories.resize(before, history.bytes());
         self.bound_history();
     }
 
@@ -80,32 +63,22 @@ impl MasterCore {
         };
         let taken = framework.unreachable.take(is_meant);
         let bytes: usize = taken.iter().map(|task| task.bytes()).sum();
-        self.history_bytes = self.history_bytes.saturating_sub(bytes);
+        self.histories.free(bytes);
         taken
     }
 
     /// Stores the view of an ended framework.
     pub(in crate::core) fn keep_framework(&mut self, framework: FrameworkView) {
-        self.history_bytes += bytes_of(&framework);
-        self.completed_frameworks.push_back(Arc::new(framework));
-        while self.completed_frameworks.len() > self.config.max_completed_frameworks {
-            self.forget_framework();
-        }
+        self.histories
+            .push(framework, self.config.max_completed_frameworks);
         self.bound_history();
-    }
-
-    fn forget_framework(&mut self) {
-        if let Some(oldest) = self.completed_frameworks.pop_front() {
-            self.history_bytes = self.history_bytes.saturating_sub(bytes_of(&oldest));
-        }
     }
 
     /// Removes ended frameworks, and then half of the longest history of a framework: so much at a time that the
     /// search is rare.
     fn bound_history(&mut self) {
-        while self.history_bytes > self.config.memory.history {
-            if !self.completed_frameworks.is_empty() {
-                self.forget_framework();
+        while self.histories.bytes() > self.config.memory.history {
+            if self.histories.forget_oldest() {
                 continue;
             }
             let by_bytes = self
@@ -123,7 +96,7 @@ impl MasterCore {
                 history.shrink(usize::MAX, half);
             }
             let left = framework.completed.bytes() + framework.unreachable.bytes();
-            self.history_bytes = (self.history_bytes + left).saturating_sub(bytes);
+            self.histories.resize(bytes, left);
         }
     }
 }

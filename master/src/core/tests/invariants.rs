@@ -187,16 +187,11 @@ impl MasterCore {
                 records.map(|task| task.bytes()).sum::<usize>()
             })
             .sum();
-        let ended: usize = self
-            .completed_frameworks
-            .iter()
-            .map(|one| crate::core::tasks::history::bytes_of(one))
-            .sum();
-        assert_eq!(self.history_bytes, live + ended);
+        self.histories.check(live);
         let terms: usize = self.frameworks.values().map(|one| one.terms.bytes()).sum();
         assert_eq!(self.framework_info_usage.all(), terms);
         assert_eq!(self.framework_info_usage.of_parts(), terms);
-        assert!(self.history_bytes <= self.config.memory.history);
+        assert!(self.histories.bytes() <= self.config.memory.history);
     }
 
     /// Checks that every draining agent has something to drain.

@@ -2,6 +2,7 @@
 //!
 //! - `by_framework`: a snapshot by framework
 //! - `digest`: sums over an agent's tables
+//! - `histories`: completed frameworks, and the memory of all histories
 //! - `operator_event`: an event for operators that watch
 //! - `readers`: the changes that readers see, and the snapshots that they share
 //! - `snapshot`: the state at one moment
@@ -10,6 +11,7 @@
 
 pub(super) mod by_framework;
 pub(super) mod digest;
+pub(super) mod histories;
 pub(super) mod operator_event;
 pub(super) mod readers;
 pub(super) mod snapshot;
