@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_daemon::authentication::Caller;
 use meseta_resources::time::{Moment, Now};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role};
 
@@ -15,6 +14,7 @@ use super::ids::ConnectionId;
 use super::issued_ids::IssuedIds;
 use super::outbox::Outbox;
 use super::state::agent::{Agent, RecoveredAgent, UnreachableAgent};
+use super::state::agent_connections::AgentConnections;
 use super::state::agent_info_usage::AgentInfoUsage;
 use super::state::allocator_adapter::AllocatorAdapter;
 use super::state::cached_view_map::CachedViewMap;
@@ -54,11 +54,7 @@ pub struct MasterCore {
 
     pub(super) agents: CachedViewMap<AgentId, Agent, AgentView>,
     pub(super) locations: Locations,
-    pub(super) agent_connections: BTreeMap<ConnectionId, AgentId>,
-    /// The callers that opened the agents' connections.
-    pub(super) agent_callers: BTreeMap<ConnectionId, Caller>,
-    /// Connections of agents whose registration waits for the registry.
-    pub(super) handshakes: BTreeSet<ConnectionId>,
+    pub(super) agent_connections: AgentConnections,
     /// Reregistrations that have arrived in part.
     pub(super) partial_reregistrations: PartialReregistrations,
     pub(super) recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
@@ -71,8 +67,6 @@ pub struct MasterCore {
     pub(super) gone_agents: BTreeMap<AgentId, Duration>,
     /// Agents whose reregistration waits for the registry.
     pub(super) readmitting: BTreeSet<AgentId>,
-    /// Registered agents without a connection.
-    pub(super) disconnected: BTreeSet<AgentId>,
     /// Agents about to be marked unreachable.
     pub(super) silent: BTreeSet<AgentId>,
     /// Whether so many agents are silent, or were recently, that this master may itself be cut off.
@@ -94,8 +88,6 @@ pub struct MasterCore {
     pub(super) framework_info_usage: FrameworkInfoUsage,
 
     pub(super) offers: BTreeMap<OfferId, Arc<Offer>>,
-    /// Offers of an agent that is being removed, until the master informs their frameworks.
-    pub(super) void_offers: Vec<Arc<Offer>>,
     pub(super) inverse_offers: InverseOffers,
 
     pub(super) operations: Operations,

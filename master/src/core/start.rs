@@ -11,6 +11,7 @@ use super::issued_ids::IssuedIds;
 use super::master::MasterCore;
 use super::outbox::Outbox;
 use super::state::agent::UnreachableAgent;
+use super::state::agent_connections::AgentConnections;
 use super::state::agent_info_usage::AgentInfoUsage;
 use super::state::allocator_adapter::AllocatorAdapter;
 use super::state::cached_view_map::CachedViewMap;
@@ -55,9 +56,7 @@ impl MasterCore {
             operator,
             agents: CachedViewMap::default(),
             locations: Locations::default(),
-            agent_connections: BTreeMap::new(),
-            agent_callers: BTreeMap::new(),
-            handshakes: BTreeSet::new(),
+            agent_connections: AgentConnections::default(),
             partial_reregistrations: PartialReregistrations::new(
                 config.memory.partial_reregistrations,
             ),
@@ -67,7 +66,6 @@ impl MasterCore {
             unreachable_agents: BTreeMap::new(),
             gone_agents: BTreeMap::new(),
             readmitting: BTreeSet::new(),
-            disconnected: BTreeSet::new(),
             silent: BTreeSet::new(),
             silence: Suspicion::default(),
             absence: Suspicion::default(),
@@ -80,7 +78,6 @@ impl MasterCore {
             deadlines: BTreeMap::new(),
             framework_info_usage: FrameworkInfoUsage::default(),
             offers: BTreeMap::new(),
-            void_offers: Vec::new(),
             inverse_offers: InverseOffers::default(),
             operations: Operations::default(),
             paced_messages: PacedMessages::new(&config.memory),

@@ -98,10 +98,7 @@ impl MasterCore {
                 connection,
                 message,
             } => self.agent_frame(connection, *message),
-            Input::AgentGone { connection } => {
-                self.agent_callers.remove(&connection);
-                self.agent_gone(connection);
-            }
+            Input::AgentGone { connection } => self.agent_gone(connection),
             Input::Whitelist { hosts } => self.update_whitelist(hosts.as_deref()),
         }
     }
@@ -133,7 +130,7 @@ impl MasterCore {
                 profile,
                 report,
             } => {
-                if self.handshakes.remove(&connection) {
+                if self.agent_connections.end_handshake(connection) {
                     self.resume(connection, profile, *report);
                 } else {
                     self.keep_former_description(&profile.id);
@@ -213,7 +210,7 @@ impl MasterCore {
     /// Records the caller of an agent's connection until the connection ends. Returns the epoch, which the agent gets
     /// before it sends anything.
     pub fn agent_connected(&mut self, connection: ConnectionId, caller: Caller) -> LedEpoch {
-        self.agent_callers.insert(connection, caller);
+        self.agent_connections.open(connection, caller);
         self.epochs.led()
     }
 

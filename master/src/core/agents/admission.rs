@@ -44,7 +44,7 @@ impl MasterCore {
         id: Option<&AgentId>,
     ) -> Result<(), Rejection> {
         self.check_agent_is_certified(connection, &profile.info.hostname, id)?;
-        let Some(caller) = self.agent_callers.get(&connection) else {
+        let Some(caller) = self.agent_connections.caller(connection) else {
             return Ok(());
         };
         let approver = &caller.approver;
@@ -81,7 +81,7 @@ impl MasterCore {
         hostname: &str,
         id: Option<&AgentId>,
     ) -> Result<(), Rejection> {
-        let caller = self.agent_callers.get(&connection);
+        let caller = self.agent_connections.caller(connection);
         let Some(certificate) = caller.and_then(|caller| caller.certificate.as_ref()) else {
             return Ok(());
         };

@@ -45,7 +45,7 @@ impl MasterCore {
                 epoch
             }
         };
-        self.handshakes.insert(connection);
+        self.agent_connections.begin_handshake(connection);
         self.outbox.persist(
             Mutation::RaiseEpoch { epoch },
             Pending::RaiseEpoch {
@@ -65,7 +65,7 @@ impl MasterCore {
         report: meseta::Reregister,
     ) {
         self.epochs.raise(epoch);
-        if self.handshakes.remove(&connection) {
+        if self.agent_connections.end_handshake(connection) {
             let result = self.reregister(connection, report);
             self.conclude_handshake(connection, result);
         }

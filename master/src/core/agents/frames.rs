@@ -31,7 +31,7 @@ impl MasterCore {
         connection: ConnectionId,
         message: agent_frame::Message,
     ) {
-        let Some(agent) = self.agent_connections.get(&connection).cloned() else {
+        let Some(agent) = self.agent_connections.agent(connection).cloned() else {
             self.handshake(connection, message);
             return;
         };

@@ -18,12 +18,12 @@ use crate::core::state::rejection::Rejection;
 impl MasterCore {
     /// The proven origin of the agent on a connection.
     pub(super) fn origin_of(&self, connection: ConnectionId, hostname: &str) -> Origin {
-        Origin::from_caller(self.agent_callers.get(&connection), hostname)
+        Origin::from_caller(self.agent_connections.caller(connection), hostname)
     }
 
     /// Whether the hostname of the agent on a connection is proven.
     pub(super) fn is_of_proven_host(&self, connection: ConnectionId) -> bool {
-        let caller = self.agent_callers.get(&connection);
+        let caller = self.agent_connections.caller(connection);
         caller.is_some_and(|caller| caller.certificate.is_some())
     }
 

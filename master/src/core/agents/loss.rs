@@ -12,9 +12,17 @@ use crate::core::effect::Output;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, UnreachableAgent};
+use crate::core::state::offer::{Offer, RefuseFilter};
 use crate::core::state::task::{TaskRecord, is_terminal};
 use crate::core::tasks::status::MasterTaskStatus;
 use crate::core::views::operator_event::OperatorEvent;
+
+/// An agent that was removed from the tables.
+struct RemovedAgent {
+    agent: Agent,
+    /// The agent's last offers, of which the frameworks have yet to learn the end.
+    void_offers: Vec<Arc<Offer>>,
+}
 
 /// The reason for the loss of an agent's tasks.
 #[derive(Clone, Copy)]
@@ -27,9 +35,8 @@ enum Loss {
 impl MasterCore {
     /// Handles the end of an agent's stream. Its tasks continue; the agent may return until the ping timeout.
     pub(in crate::core) fn agent_gone(&mut self, connection: ConnectionId) {
-        self.handshakes.remove(&connection);
         self.forget_partial_reregistration(connection);
-        let Some(id) = self.agent_connections.remove(&connection) else {
+        let Some(id) = self.agent_connections.close(connection) else {
             return;
         };
         let Some(agent) = self.agents.get_mut(&id) else {
@@ -39,7 +46,6 @@ impl MasterCore {
             return;
         }
         agent.connection = None;
-        self.disconnected.insert(id.clone());
         tracing::info!(agent_id = %id, "agent disconnected");
         let deactivated = self.allocator.deactivate_agent(&id);
         self.agreed("deactivating an agent", deactivated);
@@ -47,16 +53,16 @@ impl MasterCore {
     }
 
     pub(in crate::core) fn agent_unreachable(&mut self, id: &AgentId, since: Duration) {
-        let Some(agent) = self.take_agent(id) else {
+        let Some(removed) = self.take_agent(id) else {
             return;
         };
         tracing::warn!(agent_id = %id, "agent unreachable");
         self.counters.agent_unreachable_completed += 1;
         self.counters.agent_removals_unhealthy += 1;
-        let hostname = agent.profile.info.hostname.clone();
+        let hostname = removed.agent.profile.info.hostname.clone();
         let lost = UnreachableAgent { since, hostname };
         self.unreachable_agents.insert(id.clone(), lost);
-        self.lose(agent, Loss::Unreachable { since });
+        self.lose(removed, Loss::Unreachable { since });
     }
 
     pub(in crate::core) fn recovered_unreachable(&mut self, id: AgentId, since: Duration) {
@@ -73,14 +79,14 @@ impl MasterCore {
 
     pub(in crate::core) fn agent_removed(&mut self, id: &AgentId, why: &'static str) {
         let was_expected = self.take_expected(id).is_some();
-        let agent = self.take_agent(id);
-        if agent.is_some() || was_expected {
+        let removed = self.take_agent(id);
+        if removed.is_some() || was_expected {
             tracing::info!(agent_id = %id, why, "agent removed");
             self.allocator.forget_awaited(id);
             self.forget_deactivation(id);
         }
-        if let Some(agent) = agent {
-            self.lose(agent, Loss::Removed { why });
+        if let Some(removed) = removed {
+            self.lose(removed, Loss::Removed { why });
         } else if was_expected {
             self.confirm_unproven_owners();
             self.agent_failure(id);
@@ -99,8 +105,8 @@ impl MasterCore {
         }
         self.confirm_unproven_owners();
         self.allocator.forget_awaited(id);
-        if let Some(agent) = self.take_agent(id) {
-            self.lose(agent, Loss::Gone);
+        if let Some(removed) = self.take_agent(id) {
+            self.lose(removed, Loss::Gone);
         } else if was_expected {
             self.agent_failure(id);
         }
@@ -136,19 +142,16 @@ impl MasterCore {
         }
     }
 
-    fn take_agent(&mut self, id: &AgentId) -> Option<Agent> {
+    /// Removes an agent from the tables.
+    fn take_agent(&mut self, id: &AgentId) -> Option<RemovedAgent> {
         // Offers end first, while the agent still exists in the allocator.
         let offers = self.agents.get(id)?.offers.clone();
-        let mut rescinded = Vec::new();
-        for offer in offers {
-            if let Some(offer) =
-                self.end_offer(&offer, crate::core::state::offer::RefuseFilter::None)
-            {
-                rescinded.push(offer);
-            }
-        }
+        let offers = offers.iter();
+        let void_offers = offers
+            .filter_map(|offer| self.end_offer(offer, RefuseFilter::None))
+            .collect();
         self.forget_inverse_replies_on(id);
-        let mut agent = self.agents.remove(id)?;
+        let agent = self.agents.remove(id)?;
         self.drop_description(id);
         self.locations.remove(&agent.profile);
         let of_tasks = agent.tasks.keys().map(|(framework, _)| framework);
@@ -159,34 +162,32 @@ impl MasterCore {
                 framework.forget_agent(id);
             }
         }
-        self.disconnected.remove(id);
         if self.silent.remove(id) {
             self.note_missing();
         }
-        agent.offers = rescinded.iter().map(|offer| offer.id.clone()).collect();
-        self.void_offers.extend(rescinded);
         let removed = self.allocator.remove_agent(id);
         self.agreed("removing an agent", removed);
         self.publish(|_| Some(OperatorEvent::AgentRemoved(id.clone())));
         if let Some(connection) = agent.connection {
-            self.agent_connections.remove(&connection);
+            self.agent_connections.release(connection);
             self.outbox.emit(Output::CloseAgent {
                 connection,
                 reason: "the agent was removed",
             });
         }
         self.allocate_due = true;
-        Some(agent)
+        Some(RemovedAgent { agent, void_offers })
     }
 
     /// Informs the frameworks of their losses: tasks, offers, the agent, in the order of Mesos.
-    fn lose(&mut self, agent: Agent, loss: Loss) {
+    fn lose(&mut self, removed: RemovedAgent, loss: Loss) {
+        let RemovedAgent { agent, void_offers } = removed;
         let hostname = agent.profile.info.hostname.escape_debug().to_string();
         for task in agent.tasks.values() {
             self.lose_task(task.clone(), &hostname, loss);
         }
-        for offer in std::mem::take(&mut self.void_offers) {
-            self.tell_rescinded(&offer);
+        for offer in &void_offers {
+            self.tell_rescinded(offer);
         }
         self.void_inverse_of_agent(agent.id());
         match loss {

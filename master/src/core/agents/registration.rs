@@ -34,7 +34,7 @@ impl MasterCore {
         connection: ConnectionId,
         message: agent_frame::Message,
     ) {
-        if self.handshakes.contains(&connection) {
+        if self.agent_connections.is_in_handshake(connection) {
             self.counters.dropped_messages += 1;
             return;
         }
@@ -110,7 +110,7 @@ impl MasterCore {
         self.counters.agent_frame("register");
         self.replace_lost_predecessor(&profile);
         self.replace_expected_predecessors(&profile);
-        self.handshakes.insert(connection);
+        self.agent_connections.begin_handshake(connection);
         self.keep_description(connection, &profile);
         let profile = Arc::new(profile);
         self.outbox.persist(
@@ -174,7 +174,7 @@ impl MasterCore {
                 self.check_agents_of_host(connection, &profile.info.hostname)?;
             }
             self.check_description(connection, &profile)?;
-            self.handshakes.insert(connection);
+            self.agent_connections.begin_handshake(connection);
             self.keep_description(connection, &profile);
             let record = record(&profile);
             if self.is_registered_as(&record, &id) {
@@ -208,7 +208,7 @@ impl MasterCore {
         if agent.profile.info == profile.info {
             self.resume(connection, profile, report);
         } else {
-            self.handshakes.insert(connection);
+            self.agent_connections.begin_handshake(connection);
             self.keep_larger_description(connection, &profile);
             self.outbox.persist(
                 Mutation::PutAgent(record(&profile)),
@@ -257,7 +257,7 @@ impl MasterCore {
         connection: ConnectionId,
         profile: Arc<AgentProfile>,
     ) {
-        if !self.handshakes.remove(&connection) {
+        if !self.agent_connections.end_handshake(connection) {
             self.drop_description(&profile.id);
             // The agent left before it learned its id, so nobody will ever use the id.
             let agent = profile.id.clone();
@@ -295,7 +295,7 @@ impl MasterCore {
             self.refuse_agent(connection, Rejection::for_now(text));
             return false;
         }
-        self.agent_connections.insert(connection, id.clone());
+        self.agent_connections.assign(connection, id.clone());
         self.keep_description(connection, &profile);
         self.locations.add(&profile);
         self.note_missing();
@@ -385,7 +385,7 @@ impl MasterCore {
         let expected = self.recovered_agents.get(&id);
         let was_unreachable = self.unreachable_agents.remove(&id).is_some()
             || expected.is_some_and(|expected| expected.was_unreachable);
-        if !self.handshakes.remove(&connection) {
+        if !self.agent_connections.end_handshake(connection) {
             // Admitted, but disconnected again: it is expected like any other agent of the registry.
             let agent = RecoveredAgent {
                 info: Arc::new(profile.info.clone()),
@@ -452,7 +452,6 @@ impl MasterCore {
         }
         let previous = agent.connection.replace(connection);
         agent.newest_connection = connection;
-        self.disconnected.remove(&id);
         agent.generation += 1;
         agent.reregistered = Some(self.now.unix);
         agent.missed_pings = 0;
@@ -466,9 +465,9 @@ impl MasterCore {
         // The description from an earlier connection may still wait for the registry.
         self.keep_changed_description(&id);
         self.hear_again(&id);
-        self.agent_connections.insert(connection, id.clone());
+        self.agent_connections.assign(connection, id.clone());
         if let Some(previous) = previous {
-            self.agent_connections.remove(&previous);
+            self.agent_connections.release(previous);
             self.outbox.emit(Output::CloseAgent {
                 connection: previous,
                 reason: "the agent has a newer connection",

@@ -1,6 +1,7 @@
 //! The state of the core: tables and their rules, without [`super::master::MasterCore`], sockets or clocks.
 //!
 //! - `agent`: the master's record of an agent
+//! - `agent_connections`: the connections of agents
 //! - `agent_info_usage`: memory taken by agent infos, by host
 //! - `allocator_adapter`: the allocator's calls with the core's types
 //! - `cached_view_map`: a map with a cached view of each entry
@@ -37,6 +38,7 @@
 //! - `usage`: resource usage of containers, as agents report it
 
 pub(super) mod agent;
+pub(super) mod agent_connections;
 pub(super) mod agent_info_usage;
 pub(super) mod allocator_adapter;
 pub(super) mod cached_view_map;

@@ -74,7 +74,7 @@ fn only_own_connection_speaks_for_agent() {
     let (mut world, honest, scheduler, _) = begin();
     let id = honest.agent_id();
     let stray = ConnectionId(world.number());
-    world.core.agent_connections.insert(stray, id.clone());
+    world.core.agent_connections.assign(stray, id.clone());
     let impostor = Node {
         connection: stray,
         ..honest.clone()
@@ -318,7 +318,7 @@ fn agent_info_memory_is_limited() {
     assert_says(&reason, "those of all");
     // Registered agents may come back, and a removed one makes room.
     let (connection, said) = admitted.pop().unwrap();
-    let id = world.core.agent_connections[&connection].to_string();
+    let id = world.core.agent_connections.agent(connection).unwrap().to_string();
     let node = Node {
         connection,
         id,
