@@ -13,7 +13,8 @@ use super::config::Config;
 use super::ids::ConnectionId;
 use super::issued_ids::IssuedIds;
 use super::outbox::Outbox;
-use super::state::agent::{Agent, RecoveredAgent, UnreachableAgent};
+use super::state::absent_agents::AbsentAgents;
+use super::state::agent::Agent;
 use super::state::agent_connections::AgentConnections;
 use super::state::agent_info_usage::AgentInfoUsage;
 use super::state::allocator_adapter::AllocatorAdapter;
@@ -23,7 +24,7 @@ use super::state::epochs::Epochs;
 use super::state::framework::Framework;
 use super::state::framework_info_usage::FrameworkInfoUsage;
 use super::state::inverse_offers::InverseOffers;
-use super::state::locations::{Endpoint, Locations};
+use super::state::locations::Locations;
 use super::state::offer::Offer;
 use super::state::operations::Operations;
 use super::state::operator_settings::OperatorSettings;
@@ -57,16 +58,9 @@ pub struct MasterCore {
     pub(super) agent_connections: AgentConnections,
     /// Reregistrations that have arrived in part.
     pub(super) partial_reregistrations: PartialReregistrations,
-    pub(super) recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
-    /// The recovered agents by endpoint.
-    pub(super) recovered_at: BTreeMap<Endpoint, BTreeSet<AgentId>>,
+    pub(super) absent_agents: AbsentAgents,
     /// The memory of agent infos: of registered agents, recovered ones, and those that wait for the registry.
     pub(super) agent_info_usage: AgentInfoUsage,
-    pub(super) unreachable_agents: BTreeMap<AgentId, UnreachableAgent>,
-    /// The time since the Unix epoch at which each agent was marked gone.
-    pub(super) gone_agents: BTreeMap<AgentId, Duration>,
-    /// Agents whose reregistration waits for the registry.
-    pub(super) readmitting: BTreeSet<AgentId>,
     /// Agents about to be marked unreachable.
     pub(super) silent: BTreeSet<AgentId>,
     /// Whether so many agents are silent, or were recently, that this master may itself be cut off.

@@ -79,19 +79,19 @@ impl MasterCore {
         Snapshot {
             agents,
             recovered_agents: self
-                .recovered_agents
-                .iter()
+                .absent_agents
+                .expected()
                 .map(|(id, agent)| (id.clone(), agent.info.clone()))
                 .collect(),
             unreachable_agents: self
-                .unreachable_agents
-                .iter()
+                .absent_agents
+                .unreachable()
                 .map(|(id, agent)| (id.clone(), agent.clone()))
                 .collect(),
             gone_agents: self
-                .gone_agents
-                .iter()
-                .map(|(id, since)| (id.clone(), *since))
+                .absent_agents
+                .gone()
+                .map(|(id, since)| (id.clone(), since))
                 .collect(),
             frameworks,
             completed_frameworks: self.histories.completed().cloned().collect(),

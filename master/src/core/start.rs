@@ -10,6 +10,7 @@ use super::config::Config;
 use super::issued_ids::IssuedIds;
 use super::master::MasterCore;
 use super::outbox::Outbox;
+use super::state::absent_agents::AbsentAgents;
 use super::state::agent::UnreachableAgent;
 use super::state::agent_connections::AgentConnections;
 use super::state::agent_info_usage::AgentInfoUsage;
@@ -60,12 +61,8 @@ impl MasterCore {
             partial_reregistrations: PartialReregistrations::new(
                 config.memory.partial_reregistrations,
             ),
-            recovered_agents: BTreeMap::new(),
-            recovered_at: BTreeMap::new(),
+            absent_agents: AbsentAgents::default(),
             agent_info_usage: AgentInfoUsage::default(),
-            unreachable_agents: BTreeMap::new(),
-            gone_agents: BTreeMap::new(),
-            readmitting: BTreeSet::new(),
             silent: BTreeSet::new(),
             silence: Suspicion::default(),
             absence: Suspicion::default(),
@@ -98,7 +95,7 @@ impl MasterCore {
             now.moment + core.config.registry_gc_interval,
             Timer::RegistryGc,
         );
-        if !core.recovered_agents.is_empty() {
+        if core.absent_agents.expects_any() {
             let until = now.moment + core.config.agent_reregister_timeout;
             core.expect_returns_until(until);
         }
@@ -123,7 +120,7 @@ impl MasterCore {
                     since: record.since,
                     hostname: record.hostname,
                 };
-                self.unreachable_agents.insert(id, agent);
+                self.absent_agents.mark_unreachable(id, agent);
             }
         }
         self.deadlines = recovered
@@ -136,20 +133,18 @@ impl MasterCore {
                 ))
             })
             .collect();
-        self.gone_agents = recovered
-            .gone
-            .iter()
-            .filter_map(|(id, since)| Some((AgentId::new(id).ok()?, *since)))
-            .collect();
+        for (id, since) in &recovered.gone {
+            if let Ok(id) = AgentId::new(id) {
+                self.absent_agents.mark_gone(id, *since);
+            }
+        }
         for (role, quota) in self.operator.quotas.clone().iter() {
             let updated = self.allocator.update_quota(role, quota);
             self.agreed("recovering a quota", updated);
         }
-        let agents = self.recovered_agents.keys();
-        let agents = agents.chain(self.unreachable_agents.keys());
-        let agents = agents.chain(self.gone_agents.keys());
         let frameworks = self.ownership.known().chain(self.deadlines.keys());
-        self.issued_ids.skip_known(agents, frameworks);
+        self.issued_ids
+            .skip_known(self.absent_agents.ids(), frameworks);
         self.begin_recovery_mode();
     }
 }

@@ -151,7 +151,7 @@ impl MasterCore {
                     self.agent_removed(agent, why);
                 }
             }
-            Pending::PruneGone { agents } => self.forget_gone_agents(&agents),
+            Pending::PruneGone { agents } => self.absent_agents.forget_gone(&agents),
             Pending::Subscribe(subscription) => self.subscription_stored(*subscription),
             Pending::Operator(pending) => self.administered(pending),
             Pending::Prune { agents } => {

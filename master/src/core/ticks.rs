@@ -11,6 +11,7 @@ use super::frameworks::teardown::RemovalReason;
 use crate::core::config::HEARTBEAT_INTERVAL;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
+use crate::core::state::absent_agents::Retention;
 use crate::core::state::framework::Link;
 use crate::core::state::pending::Pending;
 use crate::core::state::persisted::{Mutation, UnreachableRecord};
@@ -194,7 +195,7 @@ impl MasterCore {
 
     fn note_absent(&mut self) {
         let patience = self.config.time_to_be_heard();
-        let missing = self.missing(self.recovered_agents.len());
+        let missing = self.missing(self.absent_agents.expected().len());
         self.absence.update(missing, self.timers.clock(), patience);
     }
 
@@ -270,7 +271,8 @@ impl MasterCore {
     /// Marks agents of the former master that have not come back.
     fn reregistration_expired(&mut self) {
         let since = self.now.unix;
-        let missing: Vec<AgentId> = self.recovered_agents.keys().cloned().collect();
+        let expected = self.absent_agents.expected();
+        let missing: Vec<AgentId> = expected.map(|(id, _)| id.clone()).collect();
         if missing.is_empty() {
             return;
         }
@@ -283,11 +285,7 @@ impl MasterCore {
             self.expect_returns_until(self.now.moment + Duration::from_secs(1));
         }
         for agent in missing.into_iter().take(mutations_left) {
-            let expected = self.recovered_agents.get(&agent);
-            if self.readmitting.contains(&agent)
-                || self.operator.going.contains(&agent)
-                || expected.is_none_or(|expected| expected.removal_pending)
-            {
+            if !self.absent_agents.is_removable(&agent) {
                 continue;
             }
             if !self.may_remove() {
@@ -296,11 +294,8 @@ impl MasterCore {
             }
             tracing::warn!(agent_id = %agent, "agent did not come back after the master's restart");
             self.counters.recovery_agent_removals += 1;
-            let expected = self.recovered_agents.get_mut(&agent);
-            let hostname = expected.map(|expected| {
-                expected.removal_pending = true;
-                expected.info.hostname.clone()
-            });
+            let expected = self.absent_agents.begin_removal(&agent);
+            let hostname = expected.map(|expected| expected.info.hostname.clone());
             self.outbox.persist(
                 Mutation::MarkUnreachable(UnreachableRecord {
                     agent_id: agent.to_string(),
@@ -321,9 +316,12 @@ impl MasterCore {
         self.forget_old_deadlines();
         self.collect_owners();
         let names = |agents: &[AgentId]| agents.iter().map(ToString::to_string).collect();
-        let lost = self.unreachable_agents.iter();
-        let mut agents = self.surplus(lost.map(|(id, agent)| (id, agent.since)));
-        agents.retain(|id| !self.readmitting.contains(id) && !self.operator.going.contains(id));
+        let retention = Retention {
+            agents_max: self.config.registry_max_agent_count,
+            age_max: self.config.registry_max_agent_age,
+            now: self.now.unix,
+        };
+        let agents = self.absent_agents.find_old_unreachable(retention);
         if !agents.is_empty() && !self.outbox.is_busy() {
             let agent_ids = names(&agents);
             self.outbox.persist(
@@ -331,8 +329,7 @@ impl MasterCore {
                 Pending::Prune { agents },
             );
         }
-        let gone = self.gone_agents.iter();
-        let agents = self.surplus(gone.map(|(id, since)| (id, *since)));
+        let agents = self.absent_agents.find_old_gone(retention);
         if !agents.is_empty() && !self.outbox.is_busy() {
             let agent_ids = names(&agents);
             self.outbox.persist(
@@ -340,23 +337,5 @@ impl MasterCore {
                 Pending::PruneGone { agents },
             );
         }
-    }
-
-    /// The entries of a list that are too many or too old.
-    fn surplus<'a>(&self, lost: impl Iterator<Item = (&'a AgentId, Duration)>) -> Vec<AgentId> {
-        let mut listed: Vec<_> = lost.map(|(id, since)| (since, id.clone())).collect();
-        listed.sort();
-        let surplus = listed
-            .len()
-            .saturating_sub(self.config.registry_max_agent_count);
-        let now = self.now.unix;
-        listed
-            .into_iter()
-            .enumerate()
-            .filter(|(index, (since, _))| {
-                *index < surplus || now.saturating_sub(*since) > self.config.registry_max_agent_age
-            })
-            .map(|(_, (_, id))| id)
-            .collect()
     }
 }

@@ -9,6 +9,7 @@ use meseta_resources::AgentId;
 use crate::core::authorization::NOT_AUTHORIZED;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
+use crate::core::state::absent_agents::AgentLife;
 use crate::core::state::agent::{Agent, AgentProfile};
 use crate::core::state::rejection::Rejection;
 
@@ -105,15 +106,19 @@ impl MasterCore {
 
     /// The host from which an agent was admitted, whether it is registered, expected, or unreachable.
     pub(in crate::core) fn host_of(&self, id: &AgentId) -> Option<&str> {
-        let registered = self
-            .agents
-            .get(id)
-            .map(|agent| &agent.profile.info.hostname);
-        let recovered = || Some(&self.recovered_agents.get(id)?.info.hostname);
-        let unreachable = || Some(&self.unreachable_agents.get(id)?.hostname);
-        let host = registered.or_else(recovered).or_else(unreachable)?;
+        let host = match self.life_of(id.as_str()) {
+            AgentLife::Registered(agent) => &agent.profile.info.hostname,
+            AgentLife::Expected(agent) => &agent.info.hostname,
+            AgentLife::Unreachable(agent) => &agent.hostname,
+            AgentLife::Gone | AgentLife::Unknown => return None,
+        };
         // Older masters did not record the host.
         (!host.is_empty()).then_some(host)
+    }
+
+    /// The state of an agent.
+    pub(in crate::core) fn life_of(&self, id: &str) -> AgentLife<'_> {
+        self.absent_agents.life_of(id, self.agents.get(id))
     }
 
     /// The registered agents of the same host that listen at the same address.

@@ -172,7 +172,7 @@ impl MasterCore {
         }
         // The task of a framework from before this master's start could be on an agent that is not back yet. The
         // agent repeats unacknowledged updates.
-        let may_speak = self.recovered_agents.is_empty() || self.issued_ids.is_own_framework(framework);
+        let may_speak = !self.absent_agents.expects_any() || self.issued_ids.is_own_framework(framework);
         may_speak && self.admit_unknown_task_update(agent, framework, task, status)
     }
 

@@ -9,8 +9,6 @@ use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, AgentProfile, RecoveredAgent};
 use crate::core::state::agent_info_usage::{AGENTS_PER_HOST_MAX, DescribedAgent, Origin, host_of};
-use crate::core::state::inverse_offers::forget;
-use crate::core::state::locations::endpoint;
 use crate::core::state::maintenance::Machine;
 use crate::core::state::pending::Pending;
 use crate::core::state::rejection::Rejection;
@@ -30,7 +28,7 @@ impl MasterCore {
     /// The size of the agent's info in the registry. An earlier master may have accepted it with a larger budget.
     fn known_info_bytes(&self, id: &AgentId) -> usize {
         let here = self.agents.get(id).map(|agent| agent.profile.info_bytes);
-        let expected = || Some(self.recovered_agents.get(id)?.encoded.len());
+        let expected = || Some(self.absent_agents.find_expected(id)?.encoded.len());
         here.or_else(expected).unwrap_or_default()
     }
 
@@ -55,7 +53,7 @@ impl MasterCore {
             id: &profile.id,
             origin: &self.origin_of(connection, &profile.info.hostname),
             is_proven: self.is_of_proven_host(connection),
-            is_expected: self.recovered_agents.contains_key(&profile.id),
+            is_expected: self.absent_agents.find_expected(&profile.id).is_some(),
         };
         let checked = self
             .agent_info_usage
@@ -128,11 +126,11 @@ impl MasterCore {
     /// The number of agents of a host that are registered, expected or waiting for the registry.
     pub(in crate::core) fn agents_of_host(&self, hostname: &str) -> usize {
         let name = host_of(hostname);
-        let expected = self.recovered_agents.values();
-        let expected = expected.filter(|agent| host_of(&agent.info.hostname) == name);
+        let expected = self.absent_agents.expected();
+        let expected = expected.filter(|(_, agent)| host_of(&agent.info.hostname) == name);
         let waiting = self.outbox.newcomers().filter(|profile| {
             host_of(&profile.info.hostname) == name
-                && !self.recovered_agents.contains_key(&profile.id)
+                && self.absent_agents.find_expected(&profile.id).is_none()
         });
         self.registered_of_host(hostname).count() + expected.count() + waiting.count()
     }
@@ -141,26 +139,17 @@ impl MasterCore {
     pub(in crate::core) fn expect_agent(&mut self, id: AgentId, agent: RecoveredAgent) {
         let origin = Origin::host(&agent.info.hostname);
         self.agent_info_usage.set(&id, origin, agent.bytes());
-        let there = self.recovered_at.entry(endpoint(&agent.info));
-        there.or_default().insert(id.clone());
-        self.recovered_agents.insert(id, agent);
+        self.absent_agents.expect(id, agent);
     }
 
     /// Removes an agent from the expected ones. The agent is lost, unless its reregistration waits for the registry.
     pub(super) fn take_expected(&mut self, id: &AgentId) -> Option<RecoveredAgent> {
         self.note_missing();
-        let agent = self.take_returned(id)?;
+        let agent = self.absent_agents.take_expected(id)?;
         self.note_missing();
-        if !self.readmitting.contains(id) {
+        if !self.absent_agents.is_returning(id) {
             self.agent_info_usage.remove(id);
         }
-        Some(agent)
-    }
-
-    /// Removes a returned agent from the expected ones.
-    pub(super) fn take_returned(&mut self, id: &AgentId) -> Option<RecoveredAgent> {
-        let agent = self.recovered_agents.remove(id)?;
-        forget(&mut self.recovered_at, &endpoint(&agent.info), id);
         Some(agent)
     }
 

@@ -61,7 +61,7 @@ impl MasterCore {
         self.counters.agent_removals_unhealthy += 1;
         let hostname = removed.agent.profile.info.hostname.clone();
         let lost = UnreachableAgent { since, hostname };
-        self.unreachable_agents.insert(id.clone(), lost);
+        self.absent_agents.mark_unreachable(id.clone(), lost);
         self.lose(removed, Loss::Unreachable { since });
     }
 
@@ -72,7 +72,7 @@ impl MasterCore {
         self.counters.agent_unreachable_completed += 1;
         let hostname = agent.info.hostname.clone();
         let lost = UnreachableAgent { since, hostname };
-        self.unreachable_agents.insert(id.clone(), lost);
+        self.absent_agents.mark_unreachable(id.clone(), lost);
         self.confirm_unproven_owners();
         self.agent_failure(&id);
     }
@@ -98,7 +98,7 @@ impl MasterCore {
         tracing::warn!(agent_id = %id, "agent marked gone");
         let expected = self.take_expected(id);
         let was_expected = expected.is_some();
-        if self.unreachable_agents.remove(id).is_some()
+        if self.absent_agents.forget_unreachable(id)
             || expected.is_some_and(|expected| expected.was_unreachable)
         {
             self.unreachable_tasks_gone(id);
@@ -109,12 +109,6 @@ impl MasterCore {
             self.lose(removed, Loss::Gone);
         } else if was_expected {
             self.agent_failure(id);
-        }
-    }
-
-    pub(in crate::core) fn forget_gone_agents(&mut self, agents: &[AgentId]) {
-        for agent in agents {
-            self.gone_agents.remove(agent);
         }
     }
 

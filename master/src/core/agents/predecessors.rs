@@ -9,7 +9,6 @@ use meseta_resources::AgentId;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::{Agent, AgentProfile};
-use crate::core::state::locations::endpoint;
 use crate::core::state::pending::Pending;
 use crate::core::state::persisted::Mutation;
 use crate::core::state::rejection::Rejection;
@@ -54,17 +53,10 @@ impl MasterCore {
     /// are ids that this very agent never learned, because the master that assigned them was replaced: as expected
     /// agents they would make a master suspect that it is cut off.
     pub(super) fn replace_expected_predecessors(&mut self, profile: &AgentProfile) {
-        let there = self.recovered_at.get(&endpoint(&profile.info));
-        let there = there.into_iter().flatten();
+        let there = self.absent_agents.expected_at(&profile.info);
         let others: Vec<_> = there.filter(|id| **id != profile.id).cloned().collect();
         for id in others {
-            let is_busy = self.outbox.is_busy();
-            let is_returning = self.readmitting.contains(&id) || self.operator.going.contains(&id);
-            let expected = self.recovered_agents.get_mut(&id);
-            let Some(expected) = expected.filter(|_| !is_busy && !is_returning) else {
-                continue;
-            };
-            if std::mem::replace(&mut expected.removal_pending, true) {
+            if self.outbox.is_busy() || self.absent_agents.begin_removal(&id).is_none() {
                 continue;
             }
             self.remove_predecessor(id, "another agent registered at the same address");

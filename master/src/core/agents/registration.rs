@@ -140,7 +140,7 @@ impl MasterCore {
         }
         // An agent without the right certificate must not learn the fate of the agent with this id.
         self.check_agent_is_certified(connection, &report.register.agent_info.hostname, Some(&id))?;
-        if self.gone_agents.contains_key(&id) {
+        if self.absent_agents.is_gone(&id) {
             // An agent that obeys only higher epochs would ignore this shutdown too.
             if let Some(epoch) = self.epoch_needed(&report.register)? {
                 return self.raise_epoch(&id, epoch, connection, report);
@@ -152,7 +152,7 @@ impl MasterCore {
             return Err(Rejection::permanent("the agent was marked gone"));
         }
         // An agent admitted now would be back after frameworks learned that it is gone.
-        if self.operator.going.contains(&id) {
+        if self.absent_agents.is_going(&id) {
             return Err(Rejection::for_now("the agent is being marked gone"));
         }
         let profile = profile(id.clone(), report.register.clone()).map_err(Rejection::permanent)?;
@@ -164,13 +164,13 @@ impl MasterCore {
         }
         let profile = Arc::new(profile);
         self.counters.agent_frame("reregister");
-        if self.readmitting.contains(&id) {
+        if self.absent_agents.is_returning(&id) {
             return Err(Rejection::for_now(
                 "an earlier return of this agent is still being admitted",
             ));
         }
         let Some(agent) = self.agents.get(&id) else {
-            if !self.recovered_agents.contains_key(&id) {
+            if self.absent_agents.find_expected(&id).is_none() {
                 self.check_agents_of_host(connection, &profile.info.hostname)?;
             }
             self.check_description(connection, &profile)?;
@@ -181,7 +181,7 @@ impl MasterCore {
                 self.readmit(connection, profile, report);
                 return Ok(());
             }
-            self.readmitting.insert(id);
+            self.absent_agents.begin_return(id);
             self.outbox.persist(
                 Mutation::PutAgent(record),
                 Pending::Readmit {
@@ -225,7 +225,7 @@ impl MasterCore {
     /// Whether the registry already has this record and will keep it: after a failover most agents are unchanged, and
     /// need no write.
     fn is_registered_as(&self, record: &AgentRecord, id: &AgentId) -> bool {
-        let expected = self.recovered_agents.get(id);
+        let expected = self.absent_agents.find_expected(id);
         expected.is_some_and(|agent| !agent.removal_pending && agent.encoded == record.info)
     }
 
@@ -381,10 +381,10 @@ impl MasterCore {
         mut report: meseta::Reregister,
     ) {
         let id = profile.id.clone();
-        self.readmitting.remove(&id);
-        let expected = self.recovered_agents.get(&id);
-        let was_unreachable = self.unreachable_agents.remove(&id).is_some()
-            || expected.is_some_and(|expected| expected.was_unreachable);
+        self.absent_agents.end_return(&id);
+        let expected = self.absent_agents.find_expected(&id);
+        let was_expected_back = expected.is_some_and(|expected| expected.was_unreachable);
+        let was_unreachable = self.absent_agents.forget_unreachable(&id) || was_expected_back;
         if !self.agent_connections.end_handshake(connection) {
             // Admitted, but disconnected again: it is expected like any other agent of the registry.
             let agent = RecoveredAgent {
@@ -399,7 +399,7 @@ impl MasterCore {
             return;
         }
         self.note_missing();
-        let is_expected = self.take_returned(&id).is_some();
+        let is_expected = self.absent_agents.take_expected(&id).is_some();
         self.counters.agent_reregistrations += 1;
         tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent back");
         self.replace_expected_predecessors(&profile);

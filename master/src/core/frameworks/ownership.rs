@@ -139,7 +139,7 @@ impl MasterCore {
         }
         let is_new = call::id_of(info).is_empty();
         let is_proven = self.frameworks.contains_key(id) && !self.ownership.unproven.contains(id);
-        is_new || is_proven || self.recovered_agents.is_empty()
+        is_new || is_proven || !self.absent_agents.expects_any()
     }
 
     /// Admits a subscription whose owner is now in the registry.
@@ -198,7 +198,7 @@ impl MasterCore {
         let is_known = self.ownership.owners.contains_key(id);
         if is_known {
             self.set_absent(id, None);
-        } else if !self.recovered_agents.is_empty() {
+        } else if self.absent_agents.expects_any() {
             self.ownership.unproven.insert(id.clone());
         }
     }
@@ -276,7 +276,7 @@ impl MasterCore {
 
     /// Confirms owners that no agent has contradicted, once no recovered agent is expected any more.
     pub(in crate::core) fn confirm_unproven_owners(&mut self) {
-        if !self.recovered_agents.is_empty() {
+        if self.absent_agents.expects_any() {
             return;
         }
         let unproven: Vec<_> = self.ownership.unproven.iter().cloned().collect();

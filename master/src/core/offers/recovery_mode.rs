@@ -14,7 +14,8 @@ const NAMED_AGENTS_MAX: usize = 20;
 impl MasterCore {
     /// Delays offers until most agents of the registry are back, if there is quota.
     pub(in crate::core) fn begin_recovery_mode(&mut self) {
-        let known = self.recovered_agents.keys().cloned();
+        let known = self.absent_agents.expected();
+        let known = known.map(|(id, _)| id.clone());
         self.allocator.recover(self.now.moment, known);
         let Some(recovery) = self.allocator.recovery() else {
             return;

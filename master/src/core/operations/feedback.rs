@@ -18,6 +18,7 @@ use crate::core::answer::Answer;
 use crate::core::effect::Output;
 use crate::core::ids::{OperationUuid, UUID_BYTES};
 use crate::core::master::MasterCore;
+use crate::core::state::absent_agents::AgentLife;
 use crate::core::state::operation::{OperationRecord, is_over};
 use crate::core::state::reconciliations::Questions;
 use crate::core::wire::{self, event_of};
@@ -284,24 +285,24 @@ impl MasterCore {
             .agent_id
             .as_ref()
             .map(|agent| agent.value.as_str());
-        let (state, message) = match agent {
-            Some(agent) if self.recovered_agents.contains_key(agent) => (
+        let (state, message) = match agent.map(|agent| self.life_of(agent)) {
+            Some(AgentLife::Expected(_)) => (
                 OperationState::OperationRecovering,
                 "Reconciliation: Agent is recovered but has not re-registered",
             ),
-            Some(agent) if self.agents.contains_key(agent) => (
+            Some(AgentLife::Registered(_)) => (
                 OperationState::OperationUnknown,
                 "Reconciliation: Operation is unknown",
             ),
-            Some(agent) if self.unreachable_agents.contains_key(agent) => (
+            Some(AgentLife::Unreachable(_)) => (
                 OperationState::OperationUnreachable,
                 "Reconciliation: Agent is unreachable",
             ),
-            Some(agent) if self.gone_agents.contains_key(agent) => (
+            Some(AgentLife::Gone) => (
                 OperationState::OperationGoneByOperator,
                 "Reconciliation: Agent marked gone by operator",
             ),
-            Some(_) => (
+            Some(AgentLife::Unknown) => (
                 OperationState::OperationUnknown,
                 "Reconciliation: Both operation and agent are unknown",
             ),

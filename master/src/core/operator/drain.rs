@@ -15,6 +15,7 @@ use super::refused;
 use crate::core::answer::Answer;
 use crate::core::ids::ReplyId;
 use crate::core::master::MasterCore;
+use crate::core::state::absent_agents::AgentLife;
 use crate::core::state::deactivation::{Deactivation, Drain};
 use crate::core::state::framework::Framework;
 use crate::core::state::pending::{OperatorPending, Pending};
@@ -24,7 +25,7 @@ impl MasterCore {
     /// The id of an agent for an operator's request, if it is known and not gone.
     fn known_agent(&self, id: &str) -> Result<AgentId, Answer> {
         let id = AgentId::new(id).map_err(|_| refused("Unknown agent"))?;
-        if self.gone_agents.contains_key(&id) {
+        if self.absent_agents.is_gone(&id) {
             return Err(refused(format!(
                 "Agent '{id}' was marked gone: it runs nothing, and is not taken back"
             )));
@@ -32,7 +33,7 @@ impl MasterCore {
         if !self.is_known_agent(&id) {
             return Err(refused("Unknown agent"));
         }
-        if self.operator.going.contains(&id) {
+        if self.absent_agents.is_going(&id) {
             return Err(Answer::Conflict("Agent is being marked gone".to_owned()));
         }
         if self.outbox.removes(&id) {
@@ -44,9 +45,10 @@ impl MasterCore {
     }
 
     fn is_known_agent(&self, id: &AgentId) -> bool {
-        self.agents.contains_key(id)
-            || self.recovered_agents.contains_key(id)
-            || self.unreachable_agents.contains_key(id)
+        match self.life_of(id.as_str()) {
+            AgentLife::Registered(_) | AgentLife::Expected(_) | AgentLife::Unreachable(_) => true,
+            AgentLife::Gone | AgentLife::Unknown => false,
+        }
     }
 
     pub(super) fn drain_agent(
@@ -110,7 +112,7 @@ impl MasterCore {
         {
             return Err(refused("Agent is still in the DRAINING state"));
         }
-        if self.operator.going.contains(&id) {
+        if self.absent_agents.is_going(&id) {
             return Err(Answer::Conflict("Agent is being marked gone".to_owned()));
         }
         self.store_deactivation(Some(reply), id, None);
@@ -199,8 +201,8 @@ impl MasterCore {
     /// Handles the removal of an unreachable agent from the registry, together with its deactivation. If the agent is
     /// being readmitted, its deactivation is stored again.
     pub(in crate::core) fn unreachable_pruned(&mut self, id: &AgentId) {
-        if !self.readmitting.contains(id) {
-            self.unreachable_agents.remove(id);
+        if !self.absent_agents.is_returning(id) {
+            self.absent_agents.forget_unreachable(id);
             self.forget_deactivation(id);
             return;
         }
@@ -278,7 +280,7 @@ impl MasterCore {
     pub(super) fn mark_agent_gone(&mut self, reply: ReplyId, id: &str) -> Result<(), Answer> {
         let not_found = || Answer::NotFound(format!("Agent '{}' not found", id.escape_debug()));
         let id = AgentId::new(id).map_err(|_| not_found())?;
-        if self.gone_agents.contains_key(&id) {
+        if self.absent_agents.is_gone(&id) {
             self.reply(reply, Answer::Done);
             return Ok(());
         }
@@ -286,8 +288,7 @@ impl MasterCore {
             .agents
             .get(&id)
             .is_some_and(|agent| agent.removal_pending)
-            || self.readmitting.contains(&id)
-            || self.operator.going.contains(&id);
+            || self.absent_agents.is_changing(&id);
         if is_changing {
             return Err(Answer::Unavailable(format!(
                 "Agent '{id}' is being marked or admitted: try again"
@@ -306,7 +307,7 @@ impl MasterCore {
         {
             return;
         }
-        if !self.operator.going.insert(agent.clone()) {
+        if !self.absent_agents.begin_going(agent.clone()) {
             return;
         }
         self.operator.requested_deactivations.0.remove(&agent);
@@ -325,10 +326,10 @@ impl MasterCore {
     }
 
     pub(super) fn gone_stored(&mut self, reply: Option<ReplyId>, id: &AgentId, since: Duration) {
-        self.operator.going.remove(id);
+        self.absent_agents.end_going(id);
         self.operator.deactivations.0.remove(id);
         self.agents.invalidate(id);
-        self.gone_agents.insert(id.clone(), since);
+        self.absent_agents.mark_gone(id.clone(), since);
         let shutdown = meseta::Shutdown {
             reason: "the agent was marked gone".to_owned(),
         };

@@ -123,16 +123,9 @@ impl MasterCore {
             return None;
         }
         // Only absent agents are scanned: there are few of those, however many are drained.
-        let recovered = hosts.iter().flat_map(|host| {
-            let (from, to) = ((*host).to_owned(), (*host).to_owned());
-            let there = self.recovered_at.range((from, i32::MIN)..=(to, i32::MAX));
-            there.flat_map(|(_, ids)| ids)
-        });
-        let unreachable = self.unreachable_agents.iter();
-        let unreachable =
-            unreachable.filter(|(_, agent)| hosts.contains(&*agent.hostname.to_lowercase()));
-        let mut away = recovered.chain(unreachable.map(|(id, _)| id));
-        away.find(|id| self.operator.requested_deactivations.is_draining(id))
+        let deactivations = &self.operator.requested_deactivations;
+        self.absent_agents
+            .find_on_hosts(&hosts, |id| deactivations.is_draining(id))
     }
 
     /// Adds a window to the schedule. Two windows added at once both take effect, and neither caller has to read the

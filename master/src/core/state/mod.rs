@@ -1,5 +1,6 @@
 //! The state of the core: tables and their rules, without [`super::master::MasterCore`], sockets or clocks.
 //!
+//! - `absent_agents`: agents that are expected, unreachable or gone
 //! - `agent`: the master's record of an agent
 //! - `agent_connections`: the connections of agents
 //! - `agent_info_usage`: memory taken by agent infos, by host
@@ -37,6 +38,7 @@
 //! - `unknown_task_updates`: updates of tasks that the master does not know
 //! - `usage`: resource usage of containers, as agents report it
 
+pub(super) mod absent_agents;
 pub(super) mod agent;
 pub(super) mod agent_connections;
 pub(super) mod agent_info_usage;

@@ -1,6 +1,6 @@
 //! Settings made by operators: quotas, weights, maintenance and deactivated agents.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_allocator::{Allocator, Quota};
@@ -22,8 +22,6 @@ pub(in crate::core) struct OperatorSettings {
     pub(in crate::core) requested_maintenance: Arc<Plan>,
     pub(in crate::core) deactivations: Deactivations,
     pub(in crate::core) requested_deactivations: Deactivations,
-    /// Agents that the registry is about to record as gone.
-    pub(in crate::core) going: BTreeSet<AgentId>,
 }
 
 impl OperatorSettings {
@@ -50,7 +48,6 @@ impl OperatorSettings {
             requested_maintenance: plan,
             deactivations: Deactivations(deactivations.clone()),
             requested_deactivations: Deactivations(deactivations),
-            going: BTreeSet::new(),
         }
     }
 }

@@ -15,6 +15,7 @@ use super::status::MasterTaskStatus;
 use crate::core::answer::Answer;
 use crate::core::ids::ConnectionId;
 use crate::core::master::MasterCore;
+use crate::core::state::absent_agents::AgentLife;
 use crate::core::state::reconciliations::{PendingReconcile, Questions};
 use crate::core::state::task::TaskRecord;
 
@@ -237,25 +238,23 @@ impl MasterCore {
             self.send_status(framework, status);
             return;
         }
-        let unknown_yet = match agent_id {
-            Some(id) => self.recovered_agents.contains_key(id),
-            None => !self.recovered_agents.is_empty(),
-        };
-        if unknown_yet {
-            self.counters.reconciliations_unanswered += 1;
-            return;
-        }
-        let (state, message) = match agent_id {
-            Some(id) if self.agents.contains_key(id) => {
-                (TaskState::TaskGone, "Task is unknown to the agent")
+        let mut unreachable_since = None;
+        let (state, message) = match agent_id.map(|id| self.life_of(id)) {
+            None if self.absent_agents.expects_any() => {
+                self.counters.reconciliations_unanswered += 1;
+                return;
             }
-            Some(id) if self.unreachable_agents.contains_key(id) => {
+            Some(AgentLife::Expected(_)) => {
+                self.counters.reconciliations_unanswered += 1;
+                return;
+            }
+            Some(AgentLife::Registered(_)) => (TaskState::TaskGone, "Task is unknown to the agent"),
+            Some(AgentLife::Unreachable(agent)) => {
+                unreachable_since = Some(agent.since);
                 (TaskState::TaskUnreachable, "Task is unreachable")
             }
-            Some(id) if self.gone_agents.contains_key(id) => {
-                (TaskState::TaskGoneByOperator, "Task is gone")
-            }
-            Some(_) | None => (TaskState::TaskUnknown, "Task is unknown"),
+            Some(AgentLife::Gone) => (TaskState::TaskGoneByOperator, "Task is gone"),
+            Some(AgentLife::Unknown) | None => (TaskState::TaskUnknown, "Task is unknown"),
         };
         let mut status = self.status(MasterTaskStatus {
             task_id,
@@ -264,12 +263,9 @@ impl MasterCore {
             reason: Reason::Reconciliation,
             message: format!("Reconciliation: {message}"),
         });
-        if let (TaskState::TaskUnreachable, Some(id)) = (state, agent_id) {
-            let agent = self.unreachable_agents.get(id);
-            status.unreachable_time = agent.map(|agent| v1::TimeInfo {
-                nanoseconds: i64::try_from(agent.since.as_nanos()).unwrap_or(i64::MAX),
-            });
-        }
+        status.unreachable_time = unreachable_since.map(|since| v1::TimeInfo {
+            nanoseconds: i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+        });
         self.send_status(framework, status);
     }
 

@@ -138,7 +138,7 @@ impl World {
 impl MasterCore {
     /// Compares the sums of descriptions with a recount.
     pub(super) fn check_descriptions(&self) {
-        let expected = self.recovered_agents.iter();
+        let expected = self.absent_agents.expected();
         let mut known: BTreeMap<&AgentId, usize> =
             expected.map(|(id, agent)| (id, agent.bytes())).collect();
         let here = self.agents.iter();

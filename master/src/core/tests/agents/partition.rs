@@ -73,7 +73,7 @@ fn lost_while_it_came_back(losses: usize) -> (World, Node, Scheduler, v1::Framew
         world.write();
     }
     world.writes_at_once = true;
-    assert_eq!(world.core.recovered_agents.len(), 1);
+    assert_eq!(world.core.absent_agents.expected().len(), 1);
     (world, node, scheduler, info)
 }
 

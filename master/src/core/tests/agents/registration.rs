@@ -396,7 +396,7 @@ fn ids_never_learned_are_removed() {
         let expected: Vec<_> = expected.iter().map(|(id, _)| id.as_str()).collect();
         assert_eq!(expected, [other.id.as_str()]);
         world.return_empty(&other);
-        assert!(world.core.recovered_at.is_empty());
+        assert!(world.core.absent_agents.has_no_endpoints());
     }
 }
 

@@ -359,7 +359,7 @@ fn absent_agent_drains_after_return() {
     // First expected, then unreachable.
     world.administer_done(drain(&node, false));
     world.advance(601 * SECOND);
-    assert!(!world.core.unreachable_agents.is_empty());
+    assert!(world.core.absent_agents.unreachable().len() > 0);
     let node = world.return_empty(&node);
     assert_eq!(drain_state(&mut world, &node), Some(true));
 }
@@ -440,12 +440,12 @@ fn unreachable_tasks_become_gone_with_agent() {
     let (mut world, node, scheduler) = World::with_framework(aware(plain()), "cpus:4;mem:1024");
     world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     world.advance(120 * SECOND);
-    assert!(!world.core.unreachable_agents.is_empty());
+    assert!(world.core.absent_agents.unreachable().len() > 0);
     world.take_events(scheduler.connection);
     world.administer_done(gone(&node));
     let updates = world.updates(&scheduler);
     assert_eq!(states(&updates), [TaskState::TaskGoneByOperator]);
-    assert!(world.core.unreachable_agents.is_empty());
+    assert!(world.core.absent_agents.unreachable().len() == 0);
 }
 
 #[test]
@@ -470,12 +470,12 @@ fn away(is_unreachable: bool) -> (World, Node, Scheduler) {
     let (mut world, node, scheduler) = World::with_running_task(aware(plain()));
     if is_unreachable {
         world.advance(120 * SECOND);
-        assert!(!world.core.unreachable_agents.is_empty());
+        assert!(world.core.absent_agents.unreachable().len() > 0);
         return (world, node, scheduler);
     }
     let mut world = world.restart();
     let scheduler = world.subscribe(aware_info_of(&scheduler));
-    assert!(!world.core.recovered_agents.is_empty());
+    assert!(world.core.absent_agents.expects_any());
     (world, node, scheduler)
 }
 
@@ -494,7 +494,7 @@ fn agent_returning_during_marking_stays_gone() {
         let late = world.return_running(&node, &scheduler, vec![aware_info_of(&scheduler)]);
         world.write();
         assert!(sent!(world, late.connection, Shutdown));
-        assert!(world.core.agents.is_empty() && world.core.unreachable_agents.is_empty());
+        assert!(world.core.agents.is_empty() && world.core.absent_agents.unreachable().len() == 0);
         assert!(world.registry.agents.is_empty() && world.registry.unreachable.is_empty());
         assert_eq!(world.registry.gone.len(), 1);
     }
