@@ -2,11 +2,11 @@
 //!
 //! The folders beside this file operate on the state, as `impl MasterCore`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_resources::time::{Moment, Now};
+use meseta_resources::time::Now;
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role};
 
 use super::config::Config;
@@ -32,8 +32,8 @@ use super::state::ownership::Ownership;
 use super::state::paced_messages::PacedMessages;
 use super::state::partial_reregistrations::PartialReregistrations;
 use super::state::reconciliations::{PendingReconcile, UnreadReconciliations};
-use super::state::suspicion::Suspicion;
-use super::timers::{TimerKey, Timers};
+use super::state::silent_agents::SilentAgents;
+use super::timers::Timers;
 use super::views::histories::Histories;
 use super::views::readers::Readers;
 use super::views::snapshot::{AgentView, FrameworkView};
@@ -61,16 +61,7 @@ pub struct MasterCore {
     pub(super) absent_agents: AbsentAgents,
     /// The memory of agent infos: of registered agents, recovered ones, and those that wait for the registry.
     pub(super) agent_info_usage: AgentInfoUsage,
-    /// Agents about to be marked unreachable.
-    pub(super) silent: BTreeSet<AgentId>,
-    /// Whether so many agents are silent, or were recently, that this master may itself be cut off.
-    pub(super) silence: Suspicion,
-    /// The suspicion that also counts agents that have not come back.
-    pub(super) absence: Suspicion,
-    /// The time from which the next agent may be marked unreachable.
-    pub(super) next_removal: Moment,
-    /// The time of the next check for agents that have not come back.
-    pub(super) reregister_timer: Option<(Moment, TimerKey)>,
+    pub(super) silent_agents: SilentAgents,
 
     pub(super) frameworks: CachedViewMap<FrameworkId, Framework, FrameworkView>,
     pub(super) schedulers: BTreeMap<ConnectionId, FrameworkId>,

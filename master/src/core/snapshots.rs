@@ -95,11 +95,9 @@ impl MasterCore {
                 .collect(),
             frameworks,
             completed_frameworks: self.histories.completed().cloned().collect(),
-            derived: self.readers.derived(
-                self.agents.views_version(),
-                &offers,
-                &inverse_offers,
-            ),
+            derived: self
+                .readers
+                .derived(self.agents.views_version(), &offers, &inverse_offers),
             offers,
             inverse_offers,
             ..self.take_policies()

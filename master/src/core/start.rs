@@ -1,8 +1,8 @@
 //! The start of a master from the content of the registry.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use meseta_resources::time::{Moment, Now};
+use meseta_resources::time::Now;
 use meseta_resources::{AgentId, FrameworkId};
 
 use super::agents::profile::recovered_agent;
@@ -28,7 +28,7 @@ use super::state::paced_messages::PacedMessages;
 use super::state::partial_reregistrations::PartialReregistrations;
 use super::state::persisted::Recovered;
 use super::state::reconciliations::UnreadReconciliations;
-use super::state::suspicion::Suspicion;
+use super::state::silent_agents::SilentAgents;
 use super::timers::{Timer, Timers};
 use super::views::histories::Histories;
 use super::views::readers::Readers;
@@ -63,11 +63,7 @@ impl MasterCore {
             ),
             absent_agents: AbsentAgents::default(),
             agent_info_usage: AgentInfoUsage::default(),
-            silent: BTreeSet::new(),
-            silence: Suspicion::default(),
-            absence: Suspicion::default(),
-            next_removal: Moment::ORIGIN,
-            reregister_timer: None,
+            silent_agents: SilentAgents::new(),
             frameworks: CachedViewMap::default(),
             schedulers: BTreeMap::new(),
             ownership: Ownership::recovered(&recovered),

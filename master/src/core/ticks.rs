@@ -15,7 +15,7 @@ use crate::core::state::absent_agents::Retention;
 use crate::core::state::framework::Link;
 use crate::core::state::pending::Pending;
 use crate::core::state::persisted::{Mutation, UnreachableRecord};
-use crate::core::state::suspicion::Missing;
+use crate::core::state::silent_agents::Census;
 use crate::core::timers::Timer;
 use crate::core::wire::event_of;
 
@@ -57,7 +57,7 @@ impl MasterCore {
             } => self.framework_overdue(&framework, generation),
             Timer::Ping { agent, generation } => self.ping(&agent, generation),
             Timer::Reregister => {
-                self.reregister_timer = None;
+                self.silent_agents.begin_return_check();
                 self.reregistration_expired();
             }
             Timer::Offer { offer } => self.rescind(&offer),
@@ -133,16 +133,19 @@ impl MasterCore {
         let missed = agent.missed_pings;
         // Agents that fell silent together get their pings one after the other: the last of them is one ping behind.
         if missed + 1 >= max && missed > 0 {
-            self.silent.insert(id.clone());
+            self.silent_agents.add(id.clone());
         }
         let mut again = interval;
-        if missed >= max && !overslept && !self.suspects_itself() {
-            if self.may_remove() {
+        let census = self.census();
+        if missed >= max && !overslept && !self.silent_agents.suspect_silence(census) {
+            let interval = self.config.agent_removal_interval;
+            if self.silent_agents.take_turn(self.now.moment, interval) {
                 self.mark_unreachable(id);
                 return;
             }
             // The agent may still answer until its turn.
-            again = self.next_removal.saturating_since(self.now.moment);
+            let turn = self.silent_agents.next_removal();
+            again = turn.saturating_since(self.now.moment);
         }
         let Some(agent) = self.agents.get_mut_keeping_view(id) else {
             return;
@@ -158,65 +161,23 @@ impl MasterCore {
         self.set_ping(id.clone(), generation, again);
     }
 
-    /// Whether so many agents are silent, or were recently, that this master may itself be cut off: then it marks no
-    /// agent as unreachable.
-    fn suspects_itself(&mut self) -> bool {
-        self.note_silent();
-        self.silence.holds_back(self.timers.clock())
-    }
-
-    /// Whether so many agents are silent or have not come back to this master that it may itself be cut off.
-    fn suspects_itself_for_absent(&mut self) -> bool {
-        self.note_absent();
-        self.absence.holds_back(self.timers.clock())
-    }
-
-    /// The number of missing agents among all, with `absent` agents that have not come back.
-    fn missing(&self, absent: usize) -> Missing {
-        Missing {
-            missing: self.silent.len() + absent,
-            all: self.agents.len() + absent,
+    /// The agents that the master knows now.
+    pub(super) fn census(&self) -> Census {
+        Census {
+            registered: self.agents.len(),
+            expected: self.absent_agents.expected().len(),
             percent_max: self.config.agent_removal_percent,
+            patience: self.config.time_to_be_heard(),
+            clock: self.timers.clock(),
         }
     }
 
-    /// Updates the number of missing agents; called before and after the missing agents become fewer, or all agents
-    /// become more.
-    pub(super) fn note_missing(&mut self) {
-        self.note_silent();
-        self.note_absent();
-    }
-
-    fn note_silent(&mut self) {
-        let patience = self.config.time_to_be_heard();
-        self.silence
-            .update(self.missing(0), self.timers.clock(), patience);
-    }
-
-    fn note_absent(&mut self) {
-        let patience = self.config.time_to_be_heard();
-        let missing = self.missing(self.absent_agents.expected().len());
-        self.absence.update(missing, self.timers.clock(), patience);
-    }
-
-    /// Handles the answer or return of an agent that may have been about to be marked unreachable.
-    pub(super) fn hear_again(&mut self, id: &AgentId) {
-        if self.silent.contains(id) {
-            // The number may not have been checked while all were silent.
-            self.note_missing();
-            self.silent.remove(id);
-            self.note_missing();
-        }
-    }
-
-    /// Takes the turn to mark an agent unreachable, if the interval has passed: a network failure must not cost all
-    /// agents at once.
-    fn may_remove(&mut self) -> bool {
-        if self.now.moment < self.next_removal {
-            return false;
-        }
-        self.next_removal = self.now.moment + self.config.agent_removal_interval;
-        true
+    /// Updates the number of missing agents: see [`SilentAgents::count`].
+    ///
+    /// [`SilentAgents::count`]: crate::core::state::silent_agents::SilentAgents::count
+    pub(super) fn count_missing(&mut self) {
+        let census = self.census();
+        self.silent_agents.count(census);
     }
 
     pub(super) fn set_ping(&mut self, agent: AgentId, generation: u64, after: Duration) {
@@ -254,18 +215,10 @@ impl MasterCore {
         );
     }
 
-    /// Schedules the check for agents that have not come back, keeping the earlier deadline. There is a single such
-    /// timer, because each check sets the next.
+    /// Schedules the check for agents that have not come back, keeping the earlier deadline.
     pub(super) fn expect_returns_until(&mut self, at: Moment) {
-        if let Some((set, key)) = self.reregister_timer.take() {
-            if set <= at {
-                self.reregister_timer = Some((set, key));
-                return;
-            }
-            self.timers.cancel(key);
-        }
-        let key = self.timers.set(at, Timer::Reregister);
-        self.reregister_timer = Some((at, key));
+        self.silent_agents
+            .expect_returns_until(at, &mut self.timers);
     }
 
     /// Marks agents of the former master that have not come back.
@@ -276,7 +229,8 @@ impl MasterCore {
         if missing.is_empty() {
             return;
         }
-        if self.suspects_itself_for_absent() {
+        let census = self.census();
+        if self.silent_agents.suspect_absence(census) {
             self.expect_returns_until(self.now.moment + self.config.agent_ping_timeout);
             return;
         }
@@ -288,8 +242,9 @@ impl MasterCore {
             if !self.absent_agents.is_removable(&agent) {
                 continue;
             }
-            if !self.may_remove() {
-                self.expect_returns_until(self.next_removal);
+            let interval = self.config.agent_removal_interval;
+            if !self.silent_agents.take_turn(self.now.moment, interval) {
+                self.expect_returns_until(self.silent_agents.next_removal());
                 break;
             }
             tracing::warn!(agent_id = %agent, "agent did not come back after the master's restart");

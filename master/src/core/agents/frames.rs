@@ -82,7 +82,8 @@ impl MasterCore {
             self.disk_silence_changed(id, is_silent);
         }
         if is_heard_again {
-            self.hear_again(id);
+            let census = self.census();
+            self.silent_agents.hear(id, census);
         }
     }
 
@@ -172,7 +173,8 @@ impl MasterCore {
         }
         // The task of a framework from before this master's start could be on an agent that is not back yet. The
         // agent repeats unacknowledged updates.
-        let may_speak = !self.absent_agents.expects_any() || self.issued_ids.is_own_framework(framework);
+        let may_speak =
+            !self.absent_agents.expects_any() || self.issued_ids.is_own_framework(framework);
         may_speak && self.admit_unknown_task_update(agent, framework, task, status)
     }
 

@@ -144,9 +144,9 @@ impl MasterCore {
 
     /// Removes an agent from the expected ones. The agent is lost, unless its reregistration waits for the registry.
     pub(super) fn take_expected(&mut self, id: &AgentId) -> Option<RecoveredAgent> {
-        self.note_missing();
+        self.count_missing();
         let agent = self.absent_agents.take_expected(id)?;
-        self.note_missing();
+        self.count_missing();
         if !self.absent_agents.is_returning(id) {
             self.agent_info_usage.remove(id);
         }
@@ -189,13 +189,10 @@ impl MasterCore {
         let Some(agent) = self.agents.get(id) else {
             return;
         };
-        let waiting = self
-            .outbox
-            .waiting()
-            .filter_map(|pending| match pending {
-                Pending::Refresh { profile, .. } if profile.id == *id => Some(profile.bytes),
-                _ => None,
-            });
+        let waiting = self.outbox.waiting().filter_map(|pending| match pending {
+            Pending::Refresh { profile, .. } if profile.id == *id => Some(profile.bytes),
+            _ => None,
+        });
         let bytes = agent.profile.bytes + agent.oversubscribed_bytes;
         let bytes = waiting.fold(bytes, usize::max);
         let origin = self.agent_info_usage.of_agents.get(id);

@@ -156,9 +156,8 @@ impl MasterCore {
                 framework.forget_agent(id);
             }
         }
-        if self.silent.remove(id) {
-            self.note_missing();
-        }
+        let census = self.census();
+        self.silent_agents.forget(id, census);
         let removed = self.allocator.remove_agent(id);
         self.agreed("removing an agent", removed);
         self.publish(|_| Some(OperatorEvent::AgentRemoved(id.clone())));

@@ -68,7 +68,8 @@ impl MasterCore {
         self.counters.agent_removals_registered += 1;
         let agent_id = agent.to_string();
         let removal = Mutation::RemoveAgent { agent_id };
-        self.outbox.persist(removal, Pending::Removed { agent, why });
+        self.outbox
+            .persist(removal, Pending::Removed { agent, why });
     }
 }
 

@@ -298,7 +298,7 @@ impl MasterCore {
         self.agent_connections.assign(connection, id.clone());
         self.keep_description(connection, &profile);
         self.locations.add(&profile);
-        self.note_missing();
+        self.count_missing();
         self.agents.insert(
             id,
             Agent {
@@ -329,7 +329,7 @@ impl MasterCore {
                 keeps_id: false,
             },
         );
-        self.note_missing();
+        self.count_missing();
         true
     }
 
@@ -398,7 +398,7 @@ impl MasterCore {
             self.expect_returns_until(until);
             return;
         }
-        self.note_missing();
+        self.count_missing();
         let is_expected = self.absent_agents.take_expected(&id).is_some();
         self.counters.agent_reregistrations += 1;
         tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent back");
@@ -464,7 +464,8 @@ impl MasterCore {
         self.keep_description(connection, &profile);
         // The description from an earlier connection may still wait for the registry.
         self.keep_changed_description(&id);
-        self.hear_again(&id);
+        let census = self.census();
+        self.silent_agents.hear(&id, census);
         self.agent_connections.assign(connection, id.clone());
         if let Some(previous) = previous {
             self.agent_connections.release(previous);

@@ -112,7 +112,8 @@ impl MasterCore {
         if self.outbox.is_busy() {
             // No ERROR event, because the scheduler should subscribe again.
             let reason = "the registry is busy";
-            self.outbox.emit(Output::CloseScheduler { connection, reason });
+            self.outbox
+                .emit(Output::CloseScheduler { connection, reason });
             return;
         }
         let id = subscription.id.clone();
@@ -397,6 +398,7 @@ impl MasterCore {
         }
         owner.absent = absent;
         let record = owner.record(id);
-        self.outbox.persist(Mutation::PutFramework(record), Pending::Nothing);
+        self.outbox
+            .persist(Mutation::PutFramework(record), Pending::Nothing);
     }
 }

@@ -101,7 +101,8 @@ impl MasterCore {
         let mut error = event_of(event::Type::Error);
         error.error = Some(event::Error { message: text });
         self.event_to(connection, error);
-        self.outbox.emit(Output::CloseScheduler { connection, reason });
+        self.outbox
+            .emit(Output::CloseScheduler { connection, reason });
     }
 
     /// Checks everything that does not depend on the framework's history.

@@ -112,7 +112,8 @@ impl MasterCore {
         }
         if let Some(connection) = framework.connection() {
             self.schedulers.remove(&connection);
-            self.outbox.emit(Output::CloseScheduler { connection, reason });
+            self.outbox
+                .emit(Output::CloseScheduler { connection, reason });
         }
         self.clear_deadline(id);
         self.unread_reconciliations.take(id);

@@ -97,7 +97,8 @@ impl MasterCore {
         let framework = framework.filter(|framework| framework.connection().is_some());
         let agent = self.agents.get(&agent_id);
         let agent = agent.filter(|agent| agent.connection.is_some());
-        let Some(((framework, agent), id)) = framework.zip(agent).zip(self.issued_ids.next_offer()) else {
+        let Some(((framework, agent), id)) = framework.zip(agent).zip(self.issued_ids.next_offer())
+        else {
             self.counters.invariant_violations += 1;
             self.recover_resources(&framework_id, &agent_id, &resources, RefuseFilter::None);
             return None;

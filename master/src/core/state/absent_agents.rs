@@ -236,10 +236,7 @@ impl AbsentAgents {
 
 impl Retention {
     /// Finds the entries of a list that are too many or too old.
-    fn find_surplus<'a>(
-        self,
-        lost: impl Iterator<Item = (&'a AgentId, Duration)>,
-    ) -> Vec<AgentId> {
+    fn find_surplus<'a>(self, lost: impl Iterator<Item = (&'a AgentId, Duration)>) -> Vec<AgentId> {
         let mut listed: Vec<_> = lost.map(|(id, since)| (since, id.clone())).collect();
         listed.sort();
         let surplus = listed.len().saturating_sub(self.agents_max);

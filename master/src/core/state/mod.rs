@@ -33,6 +33,7 @@
 //! - `rejection`: the reason for refusing an agent, and whether it may retry
 //! - `removals`: ids of removed frameworks
 //! - `resource_size`: size limits of resources, and the size of an agent's reservations
+//! - `silent_agents`: agents about to be marked unreachable, and the pace of that
 //! - `suspicion`: detection of a master that is itself cut off
 //! - `task`: tasks and executors
 //! - `unknown_task_updates`: updates of tasks that the master does not know
@@ -71,6 +72,7 @@ pub(super) mod reconciliations;
 pub(super) mod rejection;
 pub(super) mod removals;
 pub(super) mod resource_size;
+pub(super) mod silent_agents;
 pub(super) mod suspicion;
 pub(super) mod task;
 pub(super) mod unknown_task_updates;

@@ -44,12 +44,19 @@ impl Operations {
     }
 
     /// Finds the agent and the uuid of a framework's operation by its id.
-    pub(crate) fn find(&self, framework: &FrameworkId, id: &str) -> Option<&(AgentId, OperationUuid)> {
+    pub(crate) fn find(
+        &self,
+        framework: &FrameworkId,
+        id: &str,
+    ) -> Option<&(AgentId, OperationUuid)> {
         self.named.get(&(framework.clone(), id.to_owned()))
     }
 
     /// Finds the operation that has the id of the given record.
-    pub(crate) fn find_namesake(&self, record: &OperationRecord) -> Option<&(AgentId, OperationUuid)> {
+    pub(crate) fn find_namesake(
+        &self,
+        record: &OperationRecord,
+    ) -> Option<&(AgentId, OperationUuid)> {
         self.named.get(&record.named()?)
     }
 

@@ -99,7 +99,7 @@ impl World {
                 assert!(holders.any(|holder| *holder == record.agent_id));
             }
         }
-        for id in &core.silent {
+        for id in core.silent_agents.iter() {
             assert!(core.agents[id].missed_pings > 0);
         }
         core.check_inverse_offers();

@@ -318,7 +318,12 @@ fn agent_info_memory_is_limited() {
     assert_says(&reason, "those of all");
     // Registered agents may come back, and a removed one makes room.
     let (connection, said) = admitted.pop().unwrap();
-    let id = world.core.agent_connections.agent(connection).unwrap().to_string();
+    let id = world
+        .core
+        .agent_connections
+        .agent(connection)
+        .unwrap()
+        .to_string();
     let node = Node {
         connection,
         id,
