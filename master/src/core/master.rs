@@ -2,7 +2,7 @@
 //!
 //! The folders beside this file operate on the state, as `impl MasterCore`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use super::state::operator_settings::OperatorSettings;
 use super::state::ownership::Ownership;
 use super::state::paced_messages::PacedMessages;
 use super::state::partial_reregistrations::PartialReregistrations;
-use super::state::reconciliations::{PendingReconcile, UnreadReconciliations};
+use super::state::reconciliations::Reconciliations;
 use super::state::silent_agents::SilentAgents;
 use super::timers::Timers;
 use super::views::histories::Histories;
@@ -79,10 +79,7 @@ pub struct MasterCore {
 
     /// Messages sent in portions.
     pub(super) paced_messages: PacedMessages,
-    /// Reconciliation requests without a full answer yet.
-    pub(super) pending_reconciles: VecDeque<PendingReconcile>,
-    /// Reconciliation requests of frameworks that have not read earlier answers.
-    pub(super) unread_reconciliations: UnreadReconciliations,
+    pub(super) reconciliations: Reconciliations,
     pub(super) timers: Timers,
     pub(super) counters: Counters,
     pub(super) outbox: Outbox,

@@ -21,7 +21,7 @@ impl MasterCore {
     /// they repeat their waiting updates.
     pub(super) fn broadcast_info(&mut self, id: &FrameworkId) {
         let agents = self.agents_of(id);
-        self.paced_messages.tell_of(id, agents);
+        self.paced_messages.add_info(id, agents);
         self.tell_infos();
     }
 
@@ -29,20 +29,20 @@ impl MasterCore {
     /// does not fit, up to [`PASSED_OVER_MAX`] in a row.
     fn tell_infos(&mut self) {
         let mut passed_over = 0;
-        while passed_over < self.paced_messages.infos.len().min(PASSED_OVER_MAX) {
-            let Some((id, mut agents)) = self.paced_messages.infos.pop_front() else {
+        while passed_over < self.paced_messages.infos_len().min(PASSED_OVER_MAX) {
+            let Some(mut receivers) = self.paced_messages.next_info() else {
                 return;
             };
-            let Some(framework) = self.frameworks.get(&id) else {
+            let Some(framework) = self.frameworks.get(&receivers.framework) else {
                 continue;
             };
             let info = framework.terms.info.clone();
             let bytes = info.encoded_len().max(1);
             let mut told = 0;
             while told < INFO_TURN_BYTES
-                && !agents.is_empty()
+                && !receivers.agents.is_empty()
                 && self.paced_messages.take_info(bytes, &self.config.memory)
-                && let Some(agent) = agents.pop_front()
+                && let Some(agent) = receivers.agents.pop_front()
             {
                 told += bytes;
                 let framework = (*info).clone();
@@ -50,27 +50,23 @@ impl MasterCore {
                 self.frame(&agent, master_frame::Message::UpdateFramework(message));
             }
             passed_over = if told == 0 { passed_over + 1 } else { 0 };
-            if !agents.is_empty() {
-                self.paced_messages.infos.push_back((id, agents));
-            }
+            self.paced_messages.put_back_info(receivers);
         }
     }
 
     /// Sends every scheduler the FAILURE event of a lost agent.
     pub(super) fn agent_failure(&mut self, id: &AgentId) {
-        self.paced_messages.failures.push_back(id.clone());
+        self.paced_messages.add_failure(id.clone());
         self.tell_failures();
     }
 
     fn tell_failures(&mut self) {
-        while let Some(agent) = self.paced_messages.failures.front().cloned() {
+        let schedulers = self.schedulers.len();
+        while let Some(agent) = self
+            .paced_messages
+            .take_failure(schedulers, &self.config.memory)
+        {
             let frameworks: Vec<FrameworkId> = self.schedulers.values().cloned().collect();
-            let left = self.paced_messages.failures_left;
-            if frameworks.len() > left && left < self.config.memory.failures_per_tick {
-                return;
-            }
-            self.paced_messages.failures.pop_front();
-            self.paced_messages.failures_left = left.saturating_sub(frameworks.len());
             for framework in frameworks {
                 let mut event = event_of(event::Type::Failure);
                 event.failure = Some(event::Failure {

@@ -1,6 +1,6 @@
 //! The start of a master from the content of the registry.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use meseta_resources::time::Now;
 use meseta_resources::{AgentId, FrameworkId};
@@ -27,7 +27,7 @@ use super::state::ownership::Ownership;
 use super::state::paced_messages::PacedMessages;
 use super::state::partial_reregistrations::PartialReregistrations;
 use super::state::persisted::Recovered;
-use super::state::reconciliations::UnreadReconciliations;
+use super::state::reconciliations::Reconciliations;
 use super::state::silent_agents::SilentAgents;
 use super::timers::{Timer, Timers};
 use super::views::histories::Histories;
@@ -74,8 +74,7 @@ impl MasterCore {
             inverse_offers: InverseOffers::default(),
             operations: Operations::default(),
             paced_messages: PacedMessages::new(&config.memory),
-            pending_reconciles: VecDeque::new(),
-            unread_reconciliations: UnreadReconciliations::default(),
+            reconciliations: Reconciliations::default(),
             timers: Timers::new(now.moment),
             counters: Counters::default(),
             outbox: Outbox::default(),

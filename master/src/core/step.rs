@@ -63,7 +63,7 @@ impl MasterCore {
     }
 
     pub(super) fn expect_next_step(&mut self) {
-        let at_once = self.allocate_due || !self.pending_reconciles.is_empty();
+        let at_once = self.allocate_due || self.reconciliations.are_due();
         self.timers.expect(self.now.moment, at_once);
     }
 

@@ -274,8 +274,7 @@ impl MasterCore {
         }
         self.clear_deadline(id);
         // Requests from the former stream get their answers on the new one.
-        let waiting = self.unread_reconciliations.take(id);
-        self.pending_reconciles.extend(waiting);
+        self.reconciliations.restart(id);
         self.discard_offers(id);
         let activated = self.allocator.activate_framework(id);
         self.agreed("activating a framework", activated);
@@ -365,7 +364,7 @@ impl MasterCore {
         if framework.connection() != Some(connection) {
             return;
         }
-        self.unread_reconciliations.take(&id);
+        self.reconciliations.forget(&id);
         framework.link = Link::Disconnected;
         framework.generation += 1;
         let generation = framework.generation;

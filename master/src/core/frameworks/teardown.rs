@@ -116,7 +116,7 @@ impl MasterCore {
                 .emit(Output::CloseScheduler { connection, reason });
         }
         self.clear_deadline(id);
-        self.unread_reconciliations.take(id);
+        self.reconciliations.forget(id);
         self.framework_info_usage.remove(&framework);
         let remembered = framework.completed.bytes() + framework.unreachable.bytes();
         self.histories.free(remembered);

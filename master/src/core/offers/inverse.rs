@@ -27,9 +27,9 @@ use crate::core::wire::event_of;
 impl MasterCore {
     /// Sends due inverse offers, up to the limit of a tick.
     pub(super) fn send_inverse_offers(&mut self) {
-        let left = self.paced_messages.inverse_offers_left;
+        let left = self.paced_messages.inverse_offers_left();
         let due = self.allocator.inverse_offers(self.now.moment, left);
-        self.paced_messages.inverse_offers_left = left.saturating_sub(due.len());
+        self.paced_messages.count_inverse_offers(due.len());
         let mut made: BTreeMap<FrameworkId, OfferEvents<v1::InverseOffer>> = BTreeMap::new();
         for (framework, agent) in due {
             match self.make_inverse_offer(&framework, &agent) {

@@ -23,15 +23,6 @@ use crate::core::state::task::TaskRecord;
 /// continue in between.
 const ANSWERS_PER_STEP: usize = 128;
 
-/// The number of waiting requests of frameworks that read: those of some dozens with all their tasks.
-const QUESTIONS_MAX: usize = 4_000_000;
-
-/// The number of waiting requests of one framework, whether it reads or not: twice the tasks of a very large one.
-const QUESTIONS_PER_FRAMEWORK_MAX: usize = 1_000_000;
-
-/// The number of waiting calls of one framework.
-const RECONCILES_PER_FRAMEWORK_MAX: usize = 1_024;
-
 /// The number of answers read between two reports to the core.
 pub(crate) const READ_AT_ONCE: usize = 512;
 
@@ -86,58 +77,22 @@ impl MasterCore {
         questions: Questions,
         bytes: usize,
     ) -> Answer {
-        if let Some(refused) = self.too_many_questions(framework, &questions, bytes) {
-            return refused;
-        }
-        self.pending_reconciles.push_back(PendingReconcile {
+        let new = PendingReconcile {
             framework: framework.clone(),
             questions,
             bytes,
-        });
-        Answer::Accepted
-    }
-
-    /// The refusal of a request beyond the limits of waiting requests, of the framework or of all.
-    fn too_many_questions(
-        &self,
-        framework: &FrameworkId,
-        questions: &Questions,
-        bytes: usize,
-    ) -> Option<Answer> {
-        let unread = self.unread_reconciliations.waiting.get(framework);
-        let (mut all, mut own, mut own_calls, mut own_bytes) = (0, questions.len(), 1, bytes);
-        for reconcile in self
-            .pending_reconciles
-            .iter()
-            .chain(unread.into_iter().flatten())
-        {
-            all += reconcile.questions.len();
-            if reconcile.framework == *framework {
-                own += reconcile.questions.len();
-                own_calls += 1;
-                own_bytes += reconcile.bytes;
-            }
+        };
+        let bytes_max = self.config.memory.questions_per_framework;
+        match self.reconciliations.add(new, bytes_max) {
+            Ok(()) => Answer::Accepted,
+            Err(text) => Answer::BadRequest(text.to_owned()),
         }
-        if own > QUESTIONS_PER_FRAMEWORK_MAX
-            || own_calls > RECONCILES_PER_FRAMEWORK_MAX
-            || own_bytes > self.config.memory.questions_per_framework
-        {
-            return Some(Answer::BadRequest(
-                "Too many tasks and operations of the framework wait to be reconciled: read the answers, and ask again later"
-                    .to_owned(),
-            ));
-        }
-        (all.saturating_add(questions.len()) > QUESTIONS_MAX).then(|| {
-            Answer::BadRequest(
-                "Too many tasks and operations wait to be reconciled: ask again later".to_owned(),
-            )
-        })
     }
 
     /// Answers a part of the requests, in turn for all frameworks.
     pub(in crate::core) fn answer_questions(&mut self) {
         for _ in 0..ANSWERS_PER_STEP {
-            let Some(mut reconcile) = self.pending_reconciles.pop_front() else {
+            let Some(reconcile) = self.reconciliations.take_next() else {
                 return;
             };
             let known = self.frameworks.get(&reconcile.framework);
@@ -145,37 +100,24 @@ impl MasterCore {
             if !hears {
                 continue;
             }
-            if self.unread_reconciliations.is_full(&reconcile.framework) {
-                let waiting = &mut self.unread_reconciliations.waiting;
-                let of_framework = waiting.entry(reconcile.framework.clone()).or_default();
-                of_framework.push_back(reconcile);
+            let Some(mut reconcile) = self.reconciliations.set_aside_unread(reconcile) else {
                 continue;
-            }
+            };
             let before = self.outbox.effects().len();
             let goes_on = self.answer_next(&reconcile.framework, &mut reconcile.questions);
             let answers = self.outbox.effects().len() - before;
-            if answers > 0 {
-                self.unread_reconciliations
-                    .count(&reconcile.framework, answers);
-            }
+            self.reconciliations
+                .count_answers(&reconcile.framework, answers);
             if goes_on {
-                self.pending_reconciles.push_back(reconcile);
+                self.reconciliations.put_back(reconcile);
             }
         }
     }
 
     /// Records that a framework has read some answers, so that it may get more.
     pub(in crate::core) fn answers_read(&mut self, connection: ConnectionId, answers: usize) {
-        let Some(id) = self.schedulers.get(&connection) else {
-            return;
-        };
-        if let Some(unread) = self.unread_reconciliations.answers.get_mut(id) {
-            *unread = unread.saturating_sub(answers);
-        }
-        if !self.unread_reconciliations.is_full(id)
-            && let Some(waiting) = self.unread_reconciliations.waiting.remove(id)
-        {
-            self.pending_reconciles.extend(waiting);
+        if let Some(id) = self.schedulers.get(&connection) {
+            self.reconciliations.note_read(id, answers);
         }
     }
 

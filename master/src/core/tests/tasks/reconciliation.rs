@@ -142,7 +142,7 @@ fn implicit_reconciliation_ignores_later_tasks() {
     let mut later: Vec<String> = (0..20).map(|number| format!("t-8-{number}")).collect();
     later.extend((0..20).map(|number| format!("{last}-{number}")));
     launch_on(&mut world, &nodes[1], &later);
-    while !world.core.pending_reconciles.is_empty() {
+    while world.core.reconciliations.are_due() {
         world.advance(Duration::ZERO);
     }
     told.extend(world.updates(&scheduler));
@@ -209,7 +209,7 @@ fn huge_reconciliation_does_not_block_others() {
     assert_eq!(asked, Answer::Accepted);
     let unread = |world: &World| world.events.get(&scheduler.connection).map_or(0, Vec::len);
     let (mut told, mut steps) = (0, 0_usize);
-    while !world.core.pending_reconciles.is_empty() {
+    while world.core.reconciliations.are_due() {
         let before = unread(&world);
         world.carry_out(Input::Tick);
         let answers = unread(&world);
@@ -265,7 +265,7 @@ fn unread_reconciliation_delays_only_its_framework() {
     }
     assert_eq!(told, TASKS);
     let id = FrameworkId::new(&scheduler.id).unwrap();
-    assert!(world.core.unread_reconciliations.take(&id).is_empty());
+    assert!(world.core.reconciliations.forget(&id).is_empty());
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn whoever_leaves_is_told_nothing_more() {
     world.call(&scheduler, questions(TASKS));
     world.lose_stream(&scheduler);
     world.advance(Duration::ZERO);
-    assert!(world.core.pending_reconciles.is_empty());
+    assert!(!world.core.reconciliations.are_due());
     assert!(world.updates(&scheduler).len() < TASKS);
 }
 
