@@ -74,19 +74,18 @@ impl MasterCore {
         let proven = agent
             .connection
             .is_some_and(|on| self.is_of_proven_host(on));
-        let Some((origin, _)) = self.agent_info_usage.of_agents.get(id) else {
+        let Some(origin) = self.agent_info_usage.origin(id) else {
             return Ok(());
         };
-        let origin = origin.clone();
         let described = DescribedAgent {
             id,
-            origin: &origin,
+            origin,
             is_proven: proven,
             is_expected: false,
         };
         let max = self.config.memory.agents;
         self.agent_info_usage.check(described, bytes, max)?;
-        self.agent_info_usage.set(id, origin, bytes);
+        self.agent_info_usage.resize(id, bytes);
         if let Some(agent) = self.agents.get_mut(id) {
             agent.oversubscribed_bytes = oversubscribed_bytes;
         }
@@ -195,20 +194,14 @@ impl MasterCore {
         });
         let bytes = agent.profile.bytes + agent.oversubscribed_bytes;
         let bytes = waiting.fold(bytes, usize::max);
-        let origin = self.agent_info_usage.of_agents.get(id);
-        if let Some(origin) = origin.map(|(origin, _)| origin.clone()) {
-            self.agent_info_usage.set(id, origin, bytes);
-        }
+        self.agent_info_usage.resize(id, bytes);
     }
 
     /// Counts the former description of a registered agent again, because the new one was not accepted.
     pub(in crate::core) fn keep_former_description(&mut self, id: &AgentId) {
-        let former = self.agents.get(id);
-        let former = former.map(|agent| agent.profile.bytes + agent.oversubscribed_bytes);
-        let origin = self.agent_info_usage.of_agents.get(id);
-        if let Some((bytes, (origin, _))) = former.zip(origin) {
-            let origin = origin.clone();
-            self.agent_info_usage.set(id, origin, bytes);
+        if let Some(agent) = self.agents.get(id) {
+            let former = agent.profile.bytes + agent.oversubscribed_bytes;
+            self.agent_info_usage.resize(id, former);
         }
     }
 
@@ -220,6 +213,6 @@ impl MasterCore {
     /// The memory of all agent descriptions.
     #[cfg(test)]
     pub(in crate::core) fn described_bytes(&self) -> usize {
-        self.agent_info_usage.all
+        self.agent_info_usage.all()
     }
 }

@@ -29,10 +29,7 @@ impl MasterCore {
         let bytes = schema::bytes_of(&part);
         let now = self.timers.clock();
         let register = part.register.take();
-        let is_new = !self
-            .partial_reregistrations
-            .pending
-            .contains_key(&connection);
+        let is_new = !self.partial_reregistrations.contains(connection);
         if is_new {
             self.begin_partial_reregistration(connection, register, now)?;
         }
@@ -88,8 +85,8 @@ impl MasterCore {
     }
 
     fn set_partial_reregistration_timer(&mut self, connection: ConnectionId) {
-        if let Some(pending) = self.partial_reregistrations.pending.get(&connection) {
-            let at = self.timers.real(pending.deadline());
+        if let Some(deadline) = self.partial_reregistrations.deadline(connection) {
+            let at = self.timers.real(deadline);
             self.timers
                 .set(at, Timer::PartialReregistration { connection });
         }
@@ -97,10 +94,10 @@ impl MasterCore {
 
     /// Drops a reregistration that was not completed in time.
     pub(in crate::core) fn check_partial_reregistration(&mut self, connection: ConnectionId) {
-        let Some(pending) = self.partial_reregistrations.pending.get(&connection) else {
+        let Some(deadline) = self.partial_reregistrations.deadline(connection) else {
             return;
         };
-        if pending.deadline() > self.timers.clock() {
+        if deadline > self.timers.clock() {
             self.set_partial_reregistration_timer(connection);
             return;
         }

@@ -73,9 +73,9 @@ pub(in crate::core) struct DescribedAgent<'a> {
 /// The memory taken by agent descriptions.
 #[derive(Debug, Default)]
 pub(in crate::core) struct AgentInfoUsage {
-    pub(in crate::core) of_agents: BTreeMap<AgentId, (Origin, usize)>,
-    pub(in crate::core) by_origin: BTreeMap<Origin, usize>,
-    pub(in crate::core) all: usize,
+    of_agents: BTreeMap<AgentId, (Origin, usize)>,
+    by_origin: BTreeMap<Origin, usize>,
+    all: usize,
 }
 
 impl AgentInfoUsage {
@@ -85,6 +85,35 @@ impl AgentInfoUsage {
         self.all += bytes;
         *self.by_origin.entry(origin.clone()).or_default() += bytes;
         self.of_agents.insert(id.clone(), (origin, bytes));
+    }
+
+    /// Records a new size of the description of an agent with a known origin.
+    pub(crate) fn resize(&mut self, id: &AgentId, bytes: usize) {
+        if let Some(origin) = self.origin(id).cloned() {
+            self.set(id, origin, bytes);
+        }
+    }
+
+    /// The origin of an agent with a description.
+    pub(crate) fn origin(&self, id: &AgentId) -> Option<&Origin> {
+        self.of_agents.get(id).map(|(origin, _)| origin)
+    }
+
+    /// The memory of all agent descriptions.
+    #[cfg(test)]
+    pub(crate) fn all(&self) -> usize {
+        self.all
+    }
+
+    /// Compares the sums with the known sizes of all descriptions.
+    #[cfg(test)]
+    pub(crate) fn check_sums(&self, known: &BTreeMap<&AgentId, usize>) {
+        let counted = self.of_agents.iter();
+        let counted: BTreeMap<&AgentId, usize> =
+            counted.map(|(id, (_, bytes))| (id, *bytes)).collect();
+        assert_eq!(counted, *known);
+        assert_eq!(self.all, known.values().sum::<usize>());
+        assert_eq!(self.all, self.by_origin.values().sum::<usize>());
     }
 
     pub(in crate::core) fn remove(&mut self, id: &AgentId) {

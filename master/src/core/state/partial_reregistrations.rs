@@ -34,14 +34,14 @@ fn time_for(bytes: usize, bytes_per_sec: usize) -> Duration {
 /// The reregistrations received in part.
 #[derive(Debug)]
 pub(in crate::core) struct PartialReregistrations {
-    pub(in crate::core) pending: BTreeMap<ConnectionId, PartialReregistration>,
+    pending: BTreeMap<ConnectionId, PartialReregistration>,
     by_origin: BTreeMap<Origin, usize>,
     bytes: usize,
     bytes_max: usize,
 }
 
 #[derive(Debug)]
-pub(in crate::core) struct PartialReregistration {
+struct PartialReregistration {
     agent: AgentId,
     origin: Origin,
     parts: Vec<meseta::ReregisterPart>,
@@ -54,7 +54,7 @@ pub(in crate::core) struct PartialReregistration {
 
 impl PartialReregistration {
     /// The time at which the reregistration is dropped if nothing more arrives.
-    pub(in crate::core) fn deadline(&self) -> Moment {
+    fn deadline(&self) -> Moment {
         let earned = time_for(self.bytes, FLOOR_BYTES_PER_SEC);
         let by_rate = self.begun + GRACE + earned.min(REREGISTRATION_TIME_MAX);
         (self.progress + STALL_MAX)
@@ -115,6 +115,17 @@ impl PartialReregistrations {
 
     pub(in crate::core) fn fits(&self, bytes: usize) -> bool {
         self.bytes.saturating_add(bytes) <= self.bytes_max
+    }
+
+    /// Whether a reregistration has begun on this connection.
+    pub(crate) fn contains(&self, connection: ConnectionId) -> bool {
+        self.pending.contains_key(&connection)
+    }
+
+    /// The time at which the reregistration on this connection is dropped if nothing more arrives.
+    pub(crate) fn deadline(&self, connection: ConnectionId) -> Option<Moment> {
+        let pending = self.pending.get(&connection);
+        pending.map(PartialReregistration::deadline)
     }
 
     /// The pending reregistration of an agent.

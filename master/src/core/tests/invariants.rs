@@ -157,15 +157,7 @@ impl MasterCore {
                 _ => {}
             }
         }
-        let kept = &self.agent_info_usage;
-        let counted: BTreeMap<&AgentId, usize> = kept
-            .of_agents
-            .iter()
-            .map(|(id, (_, bytes))| (id, *bytes))
-            .collect();
-        assert_eq!(counted, known);
-        assert_eq!(kept.all, known.values().sum::<usize>());
-        assert_eq!(kept.all, kept.by_origin.values().sum::<usize>());
+        self.agent_info_usage.check_sums(&known);
     }
 
     /// Compares the sum of the history with a recount.
