@@ -10,6 +10,7 @@ use meseta_resources::time::Now;
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role};
 
 use super::config::Config;
+use super::framework_deadlines::FrameworkDeadlines;
 use super::ids::ConnectionId;
 use super::issued_ids::IssuedIds;
 use super::outbox::Outbox;
@@ -67,8 +68,7 @@ pub struct MasterCore {
     pub(super) schedulers: BTreeMap<ConnectionId, FrameworkId>,
     pub(super) ownership: Ownership,
     pub(super) histories: Histories,
-    /// Failover deadlines of disconnected frameworks as stored in the registry, since the Unix epoch.
-    pub(super) deadlines: BTreeMap<FrameworkId, Duration>,
+    pub(super) framework_deadlines: FrameworkDeadlines,
     /// The memory of the framework infos, by principal.
     pub(super) framework_info_usage: FrameworkInfoUsage,
 

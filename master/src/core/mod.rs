@@ -15,6 +15,7 @@
 //! - `validation/`: checks of calls, tasks, executors and operations
 //! - `input`, `effect`: the inputs and the effects of the core
 //! - `outbox`: the effects of a step, and the actions that wait for durable mutations
+//! - `framework_deadlines`: the deadlines of disconnected frameworks
 //! - `master`: the struct of the whole state; all further modules are an `impl MasterCore`
 //! - `output`: messages to agents, schedulers and clients
 //! - `paced`: messages to very many receivers, sent in portions
@@ -33,6 +34,7 @@ mod answer;
 pub(crate) mod authorization;
 mod config;
 mod effect;
+mod framework_deadlines;
 mod frameworks;
 mod ids;
 mod input;

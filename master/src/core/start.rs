@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use meseta_resources::AgentId;
 use meseta_resources::time::Now;
-use meseta_resources::{AgentId, FrameworkId};
 
 use super::agents::profile::recovered_agent;
 use super::config::Config;
+use super::framework_deadlines::FrameworkDeadlines;
 use super::issued_ids::IssuedIds;
 use super::master::MasterCore;
 use super::outbox::Outbox;
@@ -68,7 +69,7 @@ impl MasterCore {
             schedulers: BTreeMap::new(),
             ownership: Ownership::recovered(&recovered),
             histories: Histories::default(),
-            deadlines: BTreeMap::new(),
+            framework_deadlines: FrameworkDeadlines::recovered(&recovered.deadlines),
             framework_info_usage: FrameworkInfoUsage::default(),
             offers: BTreeMap::new(),
             inverse_offers: InverseOffers::default(),
@@ -118,16 +119,6 @@ impl MasterCore {
                 self.absent_agents.mark_unreachable(id, agent);
             }
         }
-        self.deadlines = recovered
-            .deadlines
-            .iter()
-            .filter_map(|record| {
-                Some((
-                    FrameworkId::new(&record.framework_id).ok()?,
-                    record.deadline,
-                ))
-            })
-            .collect();
         for (id, since) in &recovered.gone {
             if let Ok(id) = AgentId::new(id) {
                 self.absent_agents.mark_gone(id, *since);
@@ -137,7 +128,8 @@ impl MasterCore {
             let updated = self.allocator.update_quota(role, quota);
             self.agreed("recovering a quota", updated);
         }
-        let frameworks = self.ownership.known().chain(self.deadlines.keys());
+        let frameworks = self.ownership.known();
+        let frameworks = frameworks.chain(self.framework_deadlines.frameworks());
         self.issued_ids
             .skip_known(self.absent_agents.ids(), frameworks);
         self.begin_recovery_mode();

@@ -268,7 +268,11 @@ impl MasterCore {
             self.now.moment + self.config.registry_gc_interval,
             Timer::RegistryGc,
         );
-        self.forget_old_deadlines();
+        let grace = self.config.registry_max_agent_age;
+        let is_known = |id: &FrameworkId| self.frameworks.contains_key(id);
+        let outbox = &mut self.outbox;
+        self.framework_deadlines
+            .drop_old(self.now.unix, grace, is_known, outbox);
         self.collect_owners();
         let names = |agents: &[AgentId]| agents.iter().map(ToString::to_string).collect();
         let retention = Retention {

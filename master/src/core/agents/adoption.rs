@@ -242,7 +242,10 @@ impl MasterCore {
         framework.told_by = Some(agent.clone());
         self.framework_info_usage.add(&framework);
         tracing::info!(framework_id = %id, "framework recovered from an agent");
-        let timeout = self.time_to_return(id, framework.failover_timeout());
+        // The rest of the framework's own time, but at least the reregistration timeout of agents.
+        let left = self.framework_deadlines.time_left(id, self.now.unix);
+        let timeout = left.unwrap_or_else(|| framework.failover_timeout());
+        let timeout = timeout.max(self.config.agent_reregister_timeout);
         framework.failover = Some(self.timers.set(
             self.now.moment + timeout,
             Timer::Failover {
@@ -260,7 +263,9 @@ impl MasterCore {
         self.frameworks.insert(id.clone(), framework);
         self.note_reported(id, is_expected);
         self.publish_framework(id, true);
-        self.note_deadline(id, timeout);
+        let deadline = self.now.unix.saturating_add(timeout);
+        self.framework_deadlines
+            .note(id, deadline, &mut self.outbox);
         Ok(())
     }
 

@@ -272,7 +272,7 @@ impl MasterCore {
             );
             self.schedulers.remove(&previous);
         }
-        self.clear_deadline(id);
+        self.framework_deadlines.clear(id, &mut self.outbox);
         // Requests from the former stream get their answers on the new one.
         self.reconciliations.restart(id);
         self.discard_offers(id);
@@ -386,7 +386,9 @@ impl MasterCore {
             framework.failover = Some(timer);
         }
         if !timeout.is_zero() {
-            self.note_deadline(&id, timeout);
+            let deadline = self.now.unix.saturating_add(timeout);
+            self.framework_deadlines
+                .note(&id, deadline, &mut self.outbox);
         }
         self.allocate_due = true;
     }

@@ -115,7 +115,7 @@ impl MasterCore {
             self.outbox
                 .emit(Output::CloseScheduler { connection, reason });
         }
-        self.clear_deadline(id);
+        self.framework_deadlines.clear(id, &mut self.outbox);
         self.reconciliations.forget(id);
         self.framework_info_usage.remove(&framework);
         let remembered = framework.completed.bytes() + framework.unreachable.bytes();

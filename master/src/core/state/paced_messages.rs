@@ -47,7 +47,10 @@ impl PacedMessages {
     /// that every agent gets an info in the end, however often it changes.
     pub(crate) fn add_info(&mut self, id: &FrameworkId, mut agents: BTreeSet<AgentId>) {
         let known = self.infos.iter_mut().find(|one| one.framework == *id);
-        if let Some(InfoReceivers { agents: waiting, .. }) = known {
+        if let Some(InfoReceivers {
+            agents: waiting, ..
+        }) = known
+        {
             waiting.retain(|agent| agents.remove(agent));
             waiting.extend(agents);
         } else if !agents.is_empty() {

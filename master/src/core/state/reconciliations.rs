@@ -31,9 +31,14 @@ pub(crate) struct Reconciliations {
 impl Reconciliations {
     /// Queues a new request. Fails beyond the limits of waiting requests, of the framework or of all; `bytes_max`
     /// limits the memory of the framework's requests.
-    pub(crate) fn add(&mut self, new: PendingReconcile, bytes_max: usize) -> Result<(), &'static str> {
+    pub(crate) fn add(
+        &mut self,
+        new: PendingReconcile,
+        bytes_max: usize,
+    ) -> Result<(), &'static str> {
         let waiting = self.waiting.get(&new.framework);
-        let (mut all, mut own, mut own_calls, mut own_bytes) = (0, new.questions.len(), 1, new.bytes);
+        let (mut all, mut own, mut own_calls, mut own_bytes) =
+            (0, new.questions.len(), 1, new.bytes);
         for reconcile in self.due.iter().chain(waiting.into_iter().flatten()) {
             all += reconcile.questions.len();
             if reconcile.framework == new.framework {
