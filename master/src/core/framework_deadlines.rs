@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use meseta_resources::FrameworkId;
 
-use super::outbox::Outbox;
+use super::effect::Effects;
 use super::state::pending::Pending;
 use super::state::persisted::{DeadlineRecord, Mutation};
 
@@ -43,8 +43,8 @@ impl FrameworkDeadlines {
     }
 
     /// Records a framework's deadline, unless one is recorded already.
-    pub(super) fn note(&mut self, id: &FrameworkId, deadline: Duration, outbox: &mut Outbox) {
-        if self.deadlines.contains_key(id) || outbox.is_busy() {
+    pub(super) fn note(&mut self, id: &FrameworkId, deadline: Duration, effects: &mut Effects) {
+        if self.deadlines.contains_key(id) || effects.is_busy() {
             return;
         }
         self.deadlines.insert(id.clone(), deadline);
@@ -53,15 +53,15 @@ impl FrameworkDeadlines {
             framework_id,
             deadline,
         };
-        outbox.persist(Mutation::PutDeadline(record), Pending::Nothing);
+        effects.persist(Mutation::PutDeadline(record), Pending::Nothing);
     }
 
     /// Removes the deadline of a framework that is back, or has ended.
-    pub(super) fn clear(&mut self, id: &FrameworkId, outbox: &mut Outbox) {
+    pub(super) fn clear(&mut self, id: &FrameworkId, effects: &mut Effects) {
         if self.deadlines.remove(id).is_some() {
             let framework_ids = vec![id.to_string()];
             let removal = Mutation::RemoveDeadlines { framework_ids };
-            outbox.persist(removal, Pending::Nothing);
+            effects.persist(removal, Pending::Nothing);
         }
     }
 
@@ -71,7 +71,7 @@ impl FrameworkDeadlines {
         now: Duration,
         grace: Duration,
         is_known: impl Fn(&FrameworkId) -> bool,
-        outbox: &mut Outbox,
+        effects: &mut Effects,
     ) {
         let is_old = |id: &FrameworkId, deadline: &Duration| {
             !is_known(id) && deadline.saturating_add(grace) < now
@@ -81,7 +81,7 @@ impl FrameworkDeadlines {
             .filter(|(id, deadline)| is_old(id, deadline))
             .map(|(id, _)| id.clone())
             .collect();
-        if old.is_empty() || outbox.is_busy() {
+        if old.is_empty() || effects.is_busy() {
             return;
         }
         for id in &old {
@@ -89,6 +89,6 @@ impl FrameworkDeadlines {
         }
         let framework_ids = old.iter().map(ToString::to_string).collect();
         let removal = Mutation::RemoveDeadlines { framework_ids };
-        outbox.persist(removal, Pending::Nothing);
+        effects.persist(removal, Pending::Nothing);
     }
 }

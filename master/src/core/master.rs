@@ -10,10 +10,10 @@ use meseta_resources::time::Now;
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role};
 
 use super::config::Config;
+use super::effect::Effects;
 use super::framework_deadlines::FrameworkDeadlines;
 use super::ids::ConnectionId;
 use super::issued_ids::IssuedIds;
-use super::outbox::Outbox;
 use super::state::absent_agents::AbsentAgents;
 use super::state::agent::Agent;
 use super::state::agent_connections::AgentConnections;
@@ -82,6 +82,6 @@ pub struct MasterCore {
     pub(super) reconciliations: Reconciliations,
     pub(super) timers: Timers,
     pub(super) counters: Counters,
-    pub(super) outbox: Outbox,
+    pub(super) effects: Effects,
     pub(super) readers: Readers,
 }

@@ -13,8 +13,7 @@
 //! - `views/`: the state as readers see it
 //! - `authorization`: rights in the cluster
 //! - `validation/`: checks of calls, tasks, executors and operations
-//! - `input`, `effect`: the inputs and the effects of the core
-//! - `outbox`: the effects of a step, and the actions that wait for durable mutations
+//! - `input`, `effect`: the inputs and the effects of the core, and the actions that wait for durable mutations
 //! - `framework_deadlines`: the deadlines of disconnected frameworks
 //! - `master`: the struct of the whole state; all further modules are an `impl MasterCore`
 //! - `output`: messages to agents, schedulers and clients
@@ -43,7 +42,6 @@ mod master;
 mod offers;
 mod operations;
 mod operator;
-mod outbox;
 mod output;
 mod paced;
 mod snapshots;

@@ -1,6 +1,6 @@
 //! Messages to agents, schedulers and clients.
 //!
-//! [`Outbox`](super::outbox::Outbox) marks each with the mutation that must be durable before the message leaves.
+//! [`Effects`](super::effect::Effects) marks each with the mutation that must be durable before the message leaves.
 
 use meseta_proto::meseta::v1::{MasterFrame, master_frame};
 use meseta_proto::mesos::v1::scheduler::Event;
@@ -21,7 +21,7 @@ impl MasterCore {
         {
             self.counters.rejected_calls += 1;
         }
-        self.outbox.emit(Output::Reply { reply, answer });
+        self.effects.emit(Output::Reply { reply, answer });
     }
 
     /// Sends an event to a framework; drops it if the framework is not connected.
@@ -45,7 +45,7 @@ impl MasterCore {
     }
 
     pub(super) fn send_event(&mut self, to: ConnectionId, event: Event) {
-        self.outbox.emit(Output::Event {
+        self.effects.emit(Output::Event {
             to,
             event: Box::new(event),
         });
@@ -73,7 +73,7 @@ impl MasterCore {
             cluster_id: self.epochs.cluster_id().filter(|_| is_first).cloned(),
             message: Some(message),
         };
-        self.outbox.emit(Output::Frame {
+        self.effects.emit(Output::Frame {
             to,
             frame: Box::new(frame),
         });

@@ -131,7 +131,7 @@ impl MasterCore {
             }),
             whitelisted_roles: self.config.roles.clone(),
             counters: self.counters.clone(),
-            pending_mutations: self.outbox.waiting_count(),
+            pending_mutations: self.effects.waiting_count(),
             derived: Arc::default(),
         }
     }

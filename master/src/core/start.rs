@@ -7,10 +7,10 @@ use meseta_resources::time::Now;
 
 use super::agents::profile::recovered_agent;
 use super::config::Config;
+use super::effect::Effects;
 use super::framework_deadlines::FrameworkDeadlines;
 use super::issued_ids::IssuedIds;
 use super::master::MasterCore;
-use super::outbox::Outbox;
 use super::state::absent_agents::AbsentAgents;
 use super::state::agent::UnreachableAgent;
 use super::state::agent_connections::AgentConnections;
@@ -78,7 +78,7 @@ impl MasterCore {
             reconciliations: Reconciliations::default(),
             timers: Timers::new(now.moment),
             counters: Counters::default(),
-            outbox: Outbox::default(),
+            effects: Effects::default(),
             readers: Readers::default(),
             config,
         };

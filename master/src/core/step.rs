@@ -56,10 +56,10 @@ impl MasterCore {
 
     /// Returns the effects of the step, and records whether readers may see a change.
     fn finish_step(&mut self) -> Vec<Effect> {
-        let effects = self.outbox.effects();
+        let effects = self.effects.emitted();
         self.readers.end_step(|| !effects.iter().all(is_beat));
         self.expect_next_step();
-        self.outbox.take_effects()
+        self.effects.take_emitted()
     }
 
     pub(super) fn expect_next_step(&mut self) {
@@ -106,8 +106,8 @@ impl MasterCore {
     /// Carries out all actions that waited for this mutation or an earlier one. Agents and frameworks learn of a
     /// mutation only through these actions.
     fn persisted(&mut self, lsn: Lsn) {
-        self.outbox.confirm(lsn);
-        while let Some(then) = self.outbox.take_due() {
+        self.effects.confirm(lsn);
+        while let Some(then) = self.effects.take_due() {
             self.take_effect(then);
         }
     }

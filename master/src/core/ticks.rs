@@ -193,7 +193,7 @@ impl MasterCore {
         if agent.removal_pending {
             return;
         }
-        if self.outbox.is_busy() {
+        if self.effects.is_busy() {
             let generation = agent.generation;
             self.set_ping(id.clone(), generation, self.config.agent_ping_timeout);
             return;
@@ -202,7 +202,7 @@ impl MasterCore {
         let hostname = agent.profile.info.hostname.clone();
         self.counters.agent_unreachable_scheduled += 1;
         let since = self.now.unix;
-        self.outbox.persist(
+        self.effects.persist(
             Mutation::MarkUnreachable(UnreachableRecord {
                 agent_id: id.to_string(),
                 since,
@@ -234,7 +234,7 @@ impl MasterCore {
             self.expect_returns_until(self.now.moment + self.config.agent_ping_timeout);
             return;
         }
-        let mutations_left = self.outbox.room();
+        let mutations_left = self.effects.room();
         if missing.len() > mutations_left {
             self.expect_returns_until(self.now.moment + Duration::from_secs(1));
         }
@@ -251,7 +251,7 @@ impl MasterCore {
             self.counters.recovery_agent_removals += 1;
             let expected = self.absent_agents.begin_removal(&agent);
             let hostname = expected.map(|expected| expected.info.hostname.clone());
-            self.outbox.persist(
+            self.effects.persist(
                 Mutation::MarkUnreachable(UnreachableRecord {
                     agent_id: agent.to_string(),
                     since,
@@ -270,9 +270,9 @@ impl MasterCore {
         );
         let grace = self.config.registry_max_agent_age;
         let is_known = |id: &FrameworkId| self.frameworks.contains_key(id);
-        let outbox = &mut self.outbox;
+        let effects = &mut self.effects;
         self.framework_deadlines
-            .drop_old(self.now.unix, grace, is_known, outbox);
+            .drop_old(self.now.unix, grace, is_known, effects);
         self.collect_owners();
         let names = |agents: &[AgentId]| agents.iter().map(ToString::to_string).collect();
         let retention = Retention {
@@ -281,17 +281,17 @@ impl MasterCore {
             now: self.now.unix,
         };
         let agents = self.absent_agents.find_old_unreachable(retention);
-        if !agents.is_empty() && !self.outbox.is_busy() {
+        if !agents.is_empty() && !self.effects.is_busy() {
             let agent_ids = names(&agents);
-            self.outbox.persist(
+            self.effects.persist(
                 Mutation::PruneUnreachable { agent_ids },
                 Pending::Prune { agents },
             );
         }
         let agents = self.absent_agents.find_old_gone(retention);
-        if !agents.is_empty() && !self.outbox.is_busy() {
+        if !agents.is_empty() && !self.effects.is_busy() {
             let agent_ids = names(&agents);
-            self.outbox.persist(
+            self.effects.persist(
                 Mutation::PruneGone { agent_ids },
                 Pending::PruneGone { agents },
             );

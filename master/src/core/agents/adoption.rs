@@ -265,7 +265,7 @@ impl MasterCore {
         self.publish_framework(id, true);
         let deadline = self.now.unix.saturating_add(timeout);
         self.framework_deadlines
-            .note(id, deadline, &mut self.outbox);
+            .note(id, deadline, &mut self.effects);
         Ok(())
     }
 

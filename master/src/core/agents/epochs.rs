@@ -46,7 +46,7 @@ impl MasterCore {
             }
         };
         self.agent_connections.begin_handshake(connection);
-        self.outbox.persist(
+        self.effects.persist(
             Mutation::RaiseEpoch { epoch },
             Pending::RaiseEpoch {
                 epoch,

@@ -347,7 +347,7 @@ impl MasterCore {
         let reason: String = message.reason.chars().take(REASON_CHARS_MAX).collect();
         tracing::info!(agent_id = %id, reason = %reason.escape_debug(), "agent unregisters");
         self.counters.agent_removals_unregistered += 1;
-        self.outbox.persist(
+        self.effects.persist(
             Mutation::RemoveAgent {
                 agent_id: id.to_string(),
             },

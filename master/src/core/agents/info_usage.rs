@@ -127,7 +127,7 @@ impl MasterCore {
         let name = host_of(hostname);
         let expected = self.absent_agents.expected();
         let expected = expected.filter(|(_, agent)| host_of(&agent.info.hostname) == name);
-        let waiting = self.outbox.newcomers().filter(|profile| {
+        let waiting = self.effects.newcomers().filter(|profile| {
             host_of(&profile.info.hostname) == name
                 && self.absent_agents.find_expected(&profile.id).is_none()
         });
@@ -188,7 +188,7 @@ impl MasterCore {
         let Some(agent) = self.agents.get(id) else {
             return;
         };
-        let waiting = self.outbox.waiting().filter_map(|pending| match pending {
+        let waiting = self.effects.waiting().filter_map(|pending| match pending {
             Pending::Refresh { profile, .. } if profile.id == *id => Some(profile.bytes),
             _ => None,
         });

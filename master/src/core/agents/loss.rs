@@ -163,7 +163,7 @@ impl MasterCore {
         self.publish(|_| Some(OperatorEvent::AgentRemoved(id.clone())));
         if let Some(connection) = agent.connection {
             self.agent_connections.release(connection);
-            self.outbox.emit(Output::CloseAgent {
+            self.effects.emit(Output::CloseAgent {
                 connection,
                 reason: "the agent was removed",
             });

@@ -56,7 +56,7 @@ impl MasterCore {
         let there = self.absent_agents.expected_at(&profile.info);
         let others: Vec<_> = there.filter(|id| **id != profile.id).cloned().collect();
         for id in others {
-            if self.outbox.is_busy() || self.absent_agents.begin_removal(&id).is_none() {
+            if self.effects.is_busy() || self.absent_agents.begin_removal(&id).is_none() {
                 continue;
             }
             self.remove_predecessor(id, "another agent registered at the same address");
@@ -68,7 +68,7 @@ impl MasterCore {
         self.counters.agent_removals_registered += 1;
         let agent_id = agent.to_string();
         let removal = Mutation::RemoveAgent { agent_id };
-        self.outbox
+        self.effects
             .persist(removal, Pending::Removed { agent, why });
     }
 }

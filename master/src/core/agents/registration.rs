@@ -38,7 +38,7 @@ impl MasterCore {
             self.counters.dropped_messages += 1;
             return;
         }
-        if self.outbox.is_busy() {
+        if self.effects.is_busy() {
             self.refuse_agent(
                 connection,
                 Rejection::for_now("the master is busy admitting others"),
@@ -83,7 +83,7 @@ impl MasterCore {
             connection,
             master_frame::Message::Refused(meseta::Refused { reason, permanent }),
         );
-        self.outbox.emit(Output::CloseAgent {
+        self.effects.emit(Output::CloseAgent {
             connection,
             reason: "refused",
         });
@@ -113,7 +113,7 @@ impl MasterCore {
         self.agent_connections.begin_handshake(connection);
         self.keep_description(connection, &profile);
         let profile = Arc::new(profile);
-        self.outbox.persist(
+        self.effects.persist(
             Mutation::PutAgent(record(&profile)),
             Pending::Admit {
                 connection,
@@ -182,7 +182,7 @@ impl MasterCore {
                 return Ok(());
             }
             self.absent_agents.begin_return(id);
-            self.outbox.persist(
+            self.effects.persist(
                 Mutation::PutAgent(record),
                 Pending::Readmit {
                     connection,
@@ -210,7 +210,7 @@ impl MasterCore {
         } else {
             self.agent_connections.begin_handshake(connection);
             self.keep_larger_description(connection, &profile);
-            self.outbox.persist(
+            self.effects.persist(
                 Mutation::PutAgent(record(&profile)),
                 Pending::Refresh {
                     connection,
@@ -261,7 +261,7 @@ impl MasterCore {
             self.drop_description(&profile.id);
             // The agent left before it learned its id, so nobody will ever use the id.
             let agent = profile.id.clone();
-            self.outbox.persist(
+            self.effects.persist(
                 Mutation::RemoveAgent {
                     agent_id: agent.to_string(),
                 },
@@ -469,7 +469,7 @@ impl MasterCore {
         self.agent_connections.assign(connection, id.clone());
         if let Some(previous) = previous {
             self.agent_connections.release(previous);
-            self.outbox.emit(Output::CloseAgent {
+            self.effects.emit(Output::CloseAgent {
                 connection: previous,
                 reason: "the agent has a newer connection",
             });

@@ -109,10 +109,10 @@ impl MasterCore {
             return;
         }
         let connection = subscription.connection;
-        if self.outbox.is_busy() {
+        if self.effects.is_busy() {
             // No ERROR event, because the scheduler should subscribe again.
             let reason = "the registry is busy";
-            self.outbox
+            self.effects
                 .emit(Output::CloseScheduler { connection, reason });
             return;
         }
@@ -168,7 +168,7 @@ impl MasterCore {
             self.ownership.owners.remove(id);
             let framework_ids = vec![id.to_string()];
             let removal = Mutation::RemoveFrameworks { framework_ids };
-            self.outbox.persist(removal, Pending::Nothing);
+            self.effects.persist(removal, Pending::Nothing);
         }
     }
 
@@ -191,7 +191,7 @@ impl MasterCore {
         // A pending removal of a forgotten framework would be written after the owner, and delete it.
         ownership.unwritten.remove(id);
         ownership.forgotten.remove(id);
-        self.outbox.persist(Mutation::PutFramework(record), then);
+        self.effects.persist(Mutation::PutFramework(record), then);
     }
 
     /// Records a framework that claims its id itself.
@@ -248,7 +248,7 @@ impl MasterCore {
 
     /// Confirms the owner, because no recovered agent is left that could contradict it.
     fn confirm_owner(&mut self, id: &FrameworkId) {
-        if self.outbox.is_busy() || !self.ownership.unproven.remove(id) {
+        if self.effects.is_busy() || !self.ownership.unproven.remove(id) {
             return;
         }
         let framework = self.frameworks.get(id);
@@ -355,7 +355,7 @@ impl MasterCore {
             removed: removed.into_values().collect(),
             forgotten: forgotten.iter().map(ToString::to_string).collect(),
         };
-        self.outbox.persist(removals, Pending::Removals);
+        self.effects.persist(removals, Pending::Removals);
     }
 
     /// Forgets the owners of frameworks without contact for as long as lost agents are stored.
@@ -377,7 +377,7 @@ impl MasterCore {
         for id in missing {
             self.set_absent(&id, Some(now));
         }
-        if old.is_empty() || self.outbox.is_busy() {
+        if old.is_empty() || self.effects.is_busy() {
             return;
         }
         for id in &old {
@@ -385,11 +385,11 @@ impl MasterCore {
         }
         let framework_ids = old.iter().map(ToString::to_string).collect();
         let removal = Mutation::RemoveFrameworks { framework_ids };
-        self.outbox.persist(removal, Pending::Nothing);
+        self.effects.persist(removal, Pending::Nothing);
     }
 
     fn set_absent(&mut self, id: &FrameworkId, absent: Option<Duration>) {
-        let can_persist = !self.outbox.is_busy();
+        let can_persist = !self.effects.is_busy();
         let Some(owner) = self.ownership.owners.get_mut(id) else {
             return;
         };
@@ -398,7 +398,7 @@ impl MasterCore {
         }
         owner.absent = absent;
         let record = owner.record(id);
-        self.outbox
+        self.effects
             .persist(Mutation::PutFramework(record), Pending::Nothing);
     }
 }

@@ -101,7 +101,7 @@ impl MasterCore {
         let mut error = event_of(event::Type::Error);
         error.error = Some(event::Error { message: text });
         self.event_to(connection, error);
-        self.outbox
+        self.effects
             .emit(Output::CloseScheduler { connection, reason });
     }
 
@@ -272,7 +272,7 @@ impl MasterCore {
             );
             self.schedulers.remove(&previous);
         }
-        self.framework_deadlines.clear(id, &mut self.outbox);
+        self.framework_deadlines.clear(id, &mut self.effects);
         // Requests from the former stream get their answers on the new one.
         self.reconciliations.restart(id);
         self.discard_offers(id);
@@ -388,7 +388,7 @@ impl MasterCore {
         if !timeout.is_zero() {
             let deadline = self.now.unix.saturating_add(timeout);
             self.framework_deadlines
-                .note(&id, deadline, &mut self.outbox);
+                .note(&id, deadline, &mut self.effects);
         }
         self.allocate_due = true;
     }

@@ -112,10 +112,10 @@ impl MasterCore {
         }
         if let Some(connection) = framework.connection() {
             self.schedulers.remove(&connection);
-            self.outbox
+            self.effects
                 .emit(Output::CloseScheduler { connection, reason });
         }
-        self.framework_deadlines.clear(id, &mut self.outbox);
+        self.framework_deadlines.clear(id, &mut self.effects);
         self.reconciliations.forget(id);
         self.framework_info_usage.remove(&framework);
         let remembered = framework.completed.bytes() + framework.unreachable.bytes();

@@ -359,7 +359,7 @@ impl MasterCore {
         let instead = reserved_otherwise(&agent.profile.total, &operation);
         match self.operate_on_free(&id, &operation, message) {
             Ok(uuid) => {
-                self.outbox.emit(Output::OperationTaken {
+                self.effects.emit(Output::OperationTaken {
                     uuid,
                     principal: principal.map(str::to_owned),
                     operation: Arc::new(message.clone()),

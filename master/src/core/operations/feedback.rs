@@ -80,7 +80,7 @@ impl MasterCore {
     /// Reports the outcome of an operation to the operator that requested it.
     fn tell_operator(&mut self, record: &OperationRecord, status: &OperationStatus) {
         if record.framework_id.is_none() {
-            self.outbox.emit(Output::OperationFinished {
+            self.effects.emit(Output::OperationFinished {
                 uuid: record.uuid,
                 operation: record.info.clone(),
                 status: Box::new(status.clone()),

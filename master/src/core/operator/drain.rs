@@ -36,7 +36,7 @@ impl MasterCore {
         if self.absent_agents.is_going(&id) {
             return Err(Answer::Conflict("Agent is being marked gone".to_owned()));
         }
-        if self.outbox.removes(&id) {
+        if self.effects.removes(&id) {
             return Err(Answer::Conflict(format!(
                 "Agent '{id}' is being removed: there is nothing left to drain or to deactivate"
             )));
@@ -127,7 +127,7 @@ impl MasterCore {
     ) {
         let requested = &mut self.operator.requested_deactivations;
         requested.set(&agent, deactivation.clone());
-        self.outbox.persist(
+        self.effects.persist(
             Mutation::PutDeactivation {
                 agent_id: agent.to_string(),
                 deactivation: deactivation.clone(),
@@ -238,7 +238,7 @@ impl MasterCore {
             };
             drain.drained = true;
             let mark_gone = drain.mark_gone;
-            if self.outbox.removes(&id) {
+            if self.effects.removes(&id) {
                 continue;
             }
             tracing::info!(agent_id = %id, mark_gone, "agent drained");
@@ -312,7 +312,7 @@ impl MasterCore {
         }
         self.operator.requested_deactivations.0.remove(&agent);
         let since = self.now.unix;
-        self.outbox.persist(
+        self.effects.persist(
             Mutation::MarkGone {
                 agent_id: agent.to_string(),
                 since,

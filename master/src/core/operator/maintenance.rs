@@ -179,7 +179,7 @@ impl MasterCore {
     fn store_maintenance(&mut self, reply: ReplyId, requested: Plan) {
         let requested = Arc::new(requested);
         self.operator.requested_maintenance = requested.clone();
-        self.outbox.persist(
+        self.effects.persist(
             Mutation::PutMaintenance(requested.maintenance().clone()),
             Pending::Operator(OperatorPending::Maintenance {
                 reply,
@@ -256,7 +256,7 @@ impl MasterCore {
         if sent_away.is_empty() {
             return;
         }
-        self.outbox.persist(
+        self.effects.persist(
             Mutation::RemoveAgents {
                 agent_ids: sent_away.iter().map(ToString::to_string).collect(),
             },

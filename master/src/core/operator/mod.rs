@@ -28,7 +28,7 @@ impl MasterCore {
         request: Administration,
         approver: &Approver,
     ) {
-        if self.outbox.is_busy() {
+        if self.effects.is_busy() {
             let busy = "The registry is busy: try again".to_owned();
             self.reply(reply, Answer::Unavailable(busy));
             return;

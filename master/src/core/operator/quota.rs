@@ -200,7 +200,7 @@ impl MasterCore {
                     .insert(role.clone(), quota.clone());
             }
         }
-        self.outbox.persist(
+        self.effects.persist(
             Mutation::UpdateQuota(changes.clone()),
             Pending::Operator(OperatorPending::Quota {
                 reply,

@@ -24,7 +24,7 @@ impl MasterCore {
             return;
         }
         if let Some(event) = make(self) {
-            self.outbox.emit(Output::OperatorEvent(Box::new(event)));
+            self.effects.emit(Output::OperatorEvent(Box::new(event)));
         }
     }
 

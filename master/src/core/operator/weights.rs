@@ -42,7 +42,7 @@ impl MasterCore {
         let all = all
             .map(|(role, weight)| (role.to_string(), *weight))
             .collect();
-        self.outbox.persist(
+        self.effects.persist(
             Mutation::PutWeights(all),
             Pending::Operator(OperatorPending::Weights { reply, changes }),
         );

@@ -1,6 +1,6 @@
 //! Actions that wait for a durable mutation.
 //!
-//! `core/outbox.rs` keeps the order of the mutations; `core/step.rs` carries the actions out.
+//! `core/effect.rs` keeps the order of the mutations; `core/step.rs` carries the actions out.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -103,9 +103,9 @@ impl MasterCore {
             let Some(mut reconcile) = self.reconciliations.set_aside_unread(reconcile) else {
                 continue;
             };
-            let before = self.outbox.effects().len();
+            let before = self.effects.emitted().len();
             let goes_on = self.answer_next(&reconcile.framework, &mut reconcile.questions);
-            let answers = self.outbox.effects().len() - before;
+            let answers = self.effects.emitted().len() - before;
             self.reconciliations
                 .count_answers(&reconcile.framework, answers);
             if goes_on {

@@ -144,7 +144,7 @@ impl MasterCore {
         let here = self.agents.iter();
         known
             .extend(here.map(|(id, agent)| (id, agent.profile.bytes + agent.oversubscribed_bytes)));
-        for pending in self.outbox.waiting() {
+        for pending in self.effects.waiting() {
             match pending {
                 Pending::Admit { profile, .. } | Pending::Readmit { profile, .. } => {
                     known.insert(&profile.id, profile.bytes);
