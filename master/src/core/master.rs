@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_resources::time::Now;
-use meseta_resources::{AgentId, FrameworkId, OfferId, Role};
+use meseta_resources::{AgentId, FrameworkId, OfferId};
 
 use super::config::Config;
 use super::effect::Effects;
@@ -28,10 +28,10 @@ use super::state::inverse_offers::InverseOffers;
 use super::state::locations::Locations;
 use super::state::offer::Offer;
 use super::state::operations::Operations;
-use super::state::operator_settings::OperatorSettings;
 use super::state::ownership::Ownership;
 use super::state::paced_messages::PacedMessages;
 use super::state::partial_reregistrations::PartialReregistrations;
+use super::state::policies::Policies;
 use super::state::reconciliations::Reconciliations;
 use super::state::silent_agents::SilentAgents;
 use super::timers::Timers;
@@ -51,8 +51,7 @@ pub struct MasterCore {
     pub(super) allocator: AllocatorAdapter,
     /// Set by every change that frees or adds resources or demand; an allocation ends the step.
     pub(super) allocate_due: bool,
-    pub(super) weights: BTreeMap<Role, f64>,
-    pub(super) operator: OperatorSettings,
+    pub(super) policies: Policies,
 
     pub(super) agents: CachedViewMap<AgentId, Agent, AgentView>,
     pub(super) locations: Locations,

@@ -67,10 +67,8 @@ impl MasterCore {
     }
 
     fn take_snapshot(&mut self) -> Snapshot {
-        let (offers, deactivations) = (&self.offers, &self.operator.deactivations);
-        let agents = self
-            .agents
-            .views(|agent| view(agent, offers, deactivations));
+        let (offers, policies) = (&self.offers, &self.policies);
+        let agents = self.agents.views(|agent| view(agent, offers, policies));
         let offers: Vec<_> = self.offers.values().cloned().collect();
         let inverse_offers = self.inverse_offers.view();
         let frameworks = self
@@ -121,9 +119,9 @@ impl MasterCore {
             completed_frameworks: Vec::new(),
             offers: Vec::new(),
             inverse_offers: Arc::default(),
-            weights: self.weights.clone(),
-            quotas: self.operator.quotas.clone(),
-            maintenance: self.operator.maintenance.maintenance().clone(),
+            weights: self.policies.weights().clone(),
+            quotas: self.policies.quotas().clone(),
+            maintenance: self.policies.maintenance().maintenance().clone(),
             quota_semantics: self.config.quota_semantics,
             recovery_mode: self.allocator.recovery().map(|recovery| RecoveryMode {
                 awaited: recovery.awaited().len(),
@@ -137,6 +135,6 @@ impl MasterCore {
     }
 
     pub(in crate::core) fn view(&self, agent: &Agent) -> AgentView {
-        view(agent, &self.offers, &self.operator.deactivations)
+        view(agent, &self.offers, &self.policies)
     }
 }

@@ -23,11 +23,11 @@ use super::state::framework_info_usage::FrameworkInfoUsage;
 use super::state::inverse_offers::InverseOffers;
 use super::state::locations::Locations;
 use super::state::operations::Operations;
-use super::state::operator_settings::{OperatorSettings, stored_role};
 use super::state::ownership::Ownership;
 use super::state::paced_messages::PacedMessages;
 use super::state::partial_reregistrations::PartialReregistrations;
 use super::state::persisted::Recovered;
+use super::state::policies::{Policies, stored_role};
 use super::state::reconciliations::Reconciliations;
 use super::state::silent_agents::SilentAgents;
 use super::timers::{Timer, Timers};
@@ -46,7 +46,7 @@ impl MasterCore {
                 .collect();
         }
         let allocator = AllocatorAdapter::new(&config, &weights);
-        let operator = OperatorSettings::recovered(&recovered, &weights);
+        let policies = Policies::recovered(&recovered, weights);
         let mut core = Self {
             epochs: Epochs::recovered(&recovered),
             issued_ids: IssuedIds::new(config.identity.id.clone()),
@@ -54,8 +54,7 @@ impl MasterCore {
             now,
             allocator,
             allocate_due: false,
-            weights,
-            operator,
+            policies,
             agents: CachedViewMap::default(),
             locations: Locations::default(),
             agent_connections: AgentConnections::default(),
@@ -124,7 +123,7 @@ impl MasterCore {
                 self.absent_agents.mark_gone(id, *since);
             }
         }
-        for (role, quota) in self.operator.quotas.clone().iter() {
+        for (role, quota) in self.policies.quotas().clone().iter() {
             let updated = self.allocator.update_quota(role, quota);
             self.agreed("recovering a quota", updated);
         }

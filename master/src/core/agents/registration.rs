@@ -235,9 +235,9 @@ impl MasterCore {
         connection: ConnectionId,
         profile: &AgentProfile,
     ) -> Result<(), Rejection> {
-        if !self.operator.maintenance.is_down(profile) {
+        if !self.policies.maintenance().is_down(profile) {
             // An agent admitted now would remain after all agents of the machine were shut down.
-            return match self.operator.requested_maintenance.is_down(profile) {
+            return match self.policies.requested_maintenance().is_down(profile) {
                 true => Err(Rejection::for_now(
                     "the machine is being brought down for maintenance",
                 )),

@@ -58,7 +58,7 @@ impl MasterCore {
     ) -> Option<v1::InverseOffer> {
         self.frameworks.get(framework)?.connection()?;
         let profile = self.agents.get(agent)?.profile.clone();
-        let unavailability = *self.operator.maintenance.of_agent(&profile)?;
+        let unavailability = *self.policies.maintenance().of_agent(&profile)?;
         let id = self.issued_ids.assign_offer()?;
         let timer = self.config.offer_timeout.map(|timeout| {
             let offer = id.clone();

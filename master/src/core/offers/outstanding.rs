@@ -109,7 +109,11 @@ impl MasterCore {
             agent_id,
             role,
             resources,
-            unavailability: self.operator.maintenance.of_agent(&agent.profile).copied(),
+            unavailability: self
+                .policies
+                .maintenance()
+                .of_agent(&agent.profile)
+                .copied(),
             timer: None,
         };
         let message = to_wire(&offer, framework, agent);

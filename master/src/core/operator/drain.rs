@@ -59,7 +59,7 @@ impl MasterCore {
         mark_gone: bool,
     ) -> Result<(), Answer> {
         let id = self.known_agent(id)?;
-        let maintenance = &self.operator.requested_maintenance;
+        let maintenance = self.policies.requested_maintenance();
         let is_scheduled = match self.agents.get(&id) {
             Some(agent) if !agent.profile.has(Capability::AgentDraining) => {
                 return Err(refused("Agent is not capable of draining"));
@@ -90,7 +90,7 @@ impl MasterCore {
 
     pub(super) fn deactivate_agent(&mut self, reply: ReplyId, id: &str) -> Result<(), Answer> {
         let id = self.known_agent(id)?;
-        let before = self.operator.requested_deactivations.0.get(&id).cloned();
+        let before = self.policies.requested_deactivation(&id).cloned();
         let deactivation = before.unwrap_or(Deactivation {
             since: self.now.unix,
             drain: None,
@@ -100,9 +100,8 @@ impl MasterCore {
     }
 
     pub(super) fn reactivate_agent(&mut self, reply: ReplyId, id: &str) -> Result<(), Answer> {
-        let requested = &self.operator.requested_deactivations;
         let id = AgentId::new(id).map_err(|_| refused("Agent is not deactivated"))?;
-        let Some(deactivation) = requested.0.get(&id) else {
+        let Some(deactivation) = self.policies.requested_deactivation(&id) else {
             return Err(refused("Agent is not deactivated"));
         };
         if deactivation
@@ -125,8 +124,8 @@ impl MasterCore {
         agent: AgentId,
         deactivation: Option<Deactivation>,
     ) {
-        let requested = &mut self.operator.requested_deactivations;
-        requested.set(&agent, deactivation.clone());
+        self.policies
+            .request_deactivation(&agent, deactivation.clone());
         self.effects.persist(
             Mutation::PutDeactivation {
                 agent_id: agent.to_string(),
@@ -148,12 +147,12 @@ impl MasterCore {
     ) {
         let drain = deactivation.as_ref().and_then(|d| d.drain.clone());
         tracing::info!(agent_id = %id, deactivated = deactivation.is_some(), ?drain, "agent's activity changed");
-        self.operator.deactivations.set(id, deactivation);
+        self.policies.apply_deactivation(id, deactivation);
         self.agents.invalidate(id);
         if self.agents.contains_key(id) {
             self.update_offerability(id);
             self.send_drain(id);
-            if !self.operator.maintenance.is_empty() {
+            if !self.policies.maintenance().is_empty() {
                 self.schedule_agent(id);
             }
         }
@@ -181,13 +180,13 @@ impl MasterCore {
         let is_here = self.agents.get(id).is_some_and(|agent| {
             agent.connection.is_some() && agent.profile.is_offerable() && !agent.disk_silent
         });
-        is_here && !self.operator.deactivations.0.contains_key(id)
+        is_here && self.policies.deactivation(id).is_none()
     }
 
     /// Sends the drain request to an agent, if its deactivation includes a drain, and watches its tasks until they
     /// have ended.
     pub(in crate::core) fn send_drain(&mut self, id: &AgentId) {
-        let deactivation = self.operator.deactivations.0.get(id);
+        let deactivation = self.policies.deactivation(id);
         let drain = deactivation.and_then(|deactivation| deactivation.drain.as_ref());
         if let Some(drain) = drain.filter(|drain| !drain.drained) {
             let config = drain.to_wire().config;
@@ -206,7 +205,7 @@ impl MasterCore {
             self.forget_deactivation(id);
             return;
         }
-        let requested = self.operator.requested_deactivations.0.get(id);
+        let requested = self.policies.requested_deactivation(id);
         if let Some(deactivation) = requested.cloned() {
             self.store_deactivation(None, id.clone(), Some(deactivation));
         }
@@ -214,22 +213,22 @@ impl MasterCore {
 
     /// Forgets the deactivation of an agent that no longer exists.
     pub(in crate::core) fn forget_deactivation(&mut self, id: &AgentId) {
-        self.operator.deactivations.0.remove(id);
+        self.policies.apply_deactivation(id, None);
         self.agents.invalidate(id);
-        self.operator.requested_deactivations.0.remove(id);
+        self.policies.request_deactivation(id, None);
     }
 
     /// Completes the drain of changed agents without tasks.
     pub(in crate::core) fn check_drains(&mut self) {
         for id in self.agents.take_watched_changes() {
-            if !self.operator.deactivations.is_draining(&id) {
+            if !self.policies.is_draining(&id) {
                 continue;
             }
             if !self.is_idle(&id) {
                 self.agents.watch(&id);
                 continue;
             }
-            let requested = self.operator.requested_deactivations.0.get(&id);
+            let requested = self.policies.requested_deactivation(&id);
             let Some(mut deactivation) = requested.cloned() else {
                 continue;
             };
@@ -270,7 +269,7 @@ impl MasterCore {
         let agents = framework.agents().keys().chain(of_operations);
         let agents: BTreeSet<AgentId> = agents.cloned().collect();
         for id in agents {
-            if self.operator.deactivations.is_draining(&id) {
+            if self.policies.is_draining(&id) {
                 self.agents.watch(&id);
                 self.agents.invalidate(&id);
             }
@@ -310,7 +309,7 @@ impl MasterCore {
         if !self.absent_agents.begin_going(agent.clone()) {
             return;
         }
-        self.operator.requested_deactivations.0.remove(&agent);
+        self.policies.request_deactivation(&agent, None);
         let since = self.now.unix;
         self.effects.persist(
             Mutation::MarkGone {
@@ -327,7 +326,7 @@ impl MasterCore {
 
     pub(super) fn gone_stored(&mut self, reply: Option<ReplyId>, id: &AgentId, since: Duration) {
         self.absent_agents.end_going(id);
-        self.operator.deactivations.0.remove(id);
+        self.policies.apply_deactivation(id, None);
         self.agents.invalidate(id);
         self.absent_agents.mark_gone(id.clone(), since);
         let shutdown = meseta::Shutdown {

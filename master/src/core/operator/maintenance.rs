@@ -85,11 +85,11 @@ impl MasterCore {
             }
         }
         // Agents on machines scheduled earlier are not drained.
-        let machines = requested.changed_since(&self.operator.requested_maintenance);
+        let machines = requested.changed_since(self.policies.requested_maintenance());
         let there = machines
             .iter()
             .flat_map(|machine| self.locations.on(machine));
-        for id in there.filter(|id| self.operator.requested_deactivations.is_draining(id)) {
+        for id in there.filter(|id| self.policies.is_drain_requested(id)) {
             let profile = self.agents.get(id).map(|agent| &agent.profile);
             if profile.is_some_and(|profile| requested.of_agent(profile).is_some()) {
                 return Err(refused(format!(
@@ -123,9 +123,8 @@ impl MasterCore {
             return None;
         }
         // Only absent agents are scanned: there are few of those, however many are drained.
-        let deactivations = &self.operator.requested_deactivations;
         self.absent_agents
-            .find_on_hosts(&hosts, |id| deactivations.is_draining(id))
+            .find_on_hosts(&hosts, |id| self.policies.is_drain_requested(id))
     }
 
     /// Adds a window to the schedule. Two windows added at once both take effect, and neither caller has to read the
@@ -142,7 +141,7 @@ impl MasterCore {
         machines: &[MachineId],
     ) -> Result<(), Answer> {
         check_machines(machines)?;
-        let plan = &self.operator.requested_maintenance;
+        let plan = self.policies.requested_maintenance();
         plan.check_change(machines, Mode::Draining)?;
         let mut requested = self.copy_requested_maintenance();
         requested.down.extend(machines.iter().cloned());
@@ -156,7 +155,7 @@ impl MasterCore {
         machines: &[MachineId],
     ) -> Result<(), Answer> {
         check_machines(machines)?;
-        let plan = &self.operator.requested_maintenance;
+        let plan = self.policies.requested_maintenance();
         plan.check_change(machines, Mode::Down)?;
         let mut requested = self.copy_requested_maintenance();
         let up: BTreeSet<Machine> = machines.iter().map(Machine::from_id).collect();
@@ -173,12 +172,12 @@ impl MasterCore {
 
     /// A copy of the schedule that takes effect after all pending writes to the registry.
     fn copy_requested_maintenance(&self) -> Maintenance {
-        (**self.operator.requested_maintenance.maintenance()).clone()
+        (**self.policies.requested_maintenance().maintenance()).clone()
     }
 
     fn store_maintenance(&mut self, reply: ReplyId, requested: Plan) {
         let requested = Arc::new(requested);
-        self.operator.requested_maintenance = requested.clone();
+        self.policies.request_maintenance(requested.clone());
         self.effects.persist(
             Mutation::PutMaintenance(requested.maintenance().clone()),
             Pending::Operator(OperatorPending::Maintenance {
@@ -189,8 +188,8 @@ impl MasterCore {
     }
 
     pub(super) fn maintenance_stored(&mut self, reply: ReplyId, plan: Arc<Plan>) {
-        let before = std::mem::replace(&mut self.operator.maintenance, plan);
-        let after = self.operator.maintenance.clone();
+        let after = plan.clone();
+        let before = self.policies.apply_maintenance(plan);
         let machines = after.changed_since(&before);
         let affected: BTreeSet<AgentId> = machines
             .iter()
@@ -221,8 +220,8 @@ impl MasterCore {
         let Some(agent) = self.agents.get(id) else {
             return;
         };
-        let mut window = self.operator.maintenance.of_agent(&agent.profile);
-        if window.is_some() && self.operator.deactivations.is_draining(id) {
+        let mut window = self.policies.maintenance().of_agent(&agent.profile);
+        if window.is_some() && self.policies.is_draining(id) {
             tracing::warn!(agent_id = %id, "the machine of a draining agent is scheduled for maintenance; the drain goes on alone");
             window = None;
         }

@@ -43,13 +43,13 @@ impl MasterCore {
             )));
         }
         self.check_known(&role).map_err(Invalid::within(FAILED))?;
-        if self.operator.requested_quotas.contains_key(&role) {
+        if self.policies.requested_quotas().contains_key(&role) {
             return Err(refused(format!(
                 "{FAILED}: Cannot set quota for role '{role}' which already has quota"
             )));
         }
         let quota = legacy_quota(&guarantees, semantics);
-        let mut new_quotas = self.operator.requested_quotas.clone();
+        let mut new_quotas = self.policies.requested_quotas().clone();
         new_quotas.insert(role.clone(), quota.clone());
         check_tree(&new_quotas).map_err(Invalid::within(FAILED))?;
         may_update(approver, &role)?;
@@ -90,7 +90,7 @@ impl MasterCore {
     ) -> Result<(), Answer> {
         let role = Role::new(role).map_err(Invalid::from_error)?;
         self.check_known(&role)?;
-        let mut new_quotas = self.operator.requested_quotas.clone();
+        let mut new_quotas = self.policies.requested_quotas().clone();
         if new_quotas.remove(&role).is_none() {
             return Err(refused(format!("Role '{role}' has no quota set")));
         }
@@ -109,7 +109,7 @@ impl MasterCore {
     ) -> Result<(), Answer> {
         const BYPASS: &str = "(use 'force' flag to bypass this check)";
         const INVALID: &str = "Invalid QuotaConfig";
-        let mut new_quotas = self.operator.requested_quotas.clone();
+        let mut new_quotas = self.policies.requested_quotas().clone();
         let mut changes = Vec::new();
         for config in configs {
             let (role, quota) = configured(config).map_err(Invalid::within(INVALID))?;
@@ -152,7 +152,7 @@ impl MasterCore {
 
     /// Logs that a quota whose guarantee limits everything is replaced by one that limits only the named resources.
     fn warn_of_new_semantics(&self, role: &Role, quota: &Quota) {
-        let before = self.operator.requested_quotas.get(role);
+        let before = self.policies.requested_quotas().get(role);
         if before.is_some_and(|before| before.legacy) && !quota.legacy && !quota.is_default() {
             tracing::warn!(
                 %role,
@@ -191,15 +191,7 @@ impl MasterCore {
         rescind: Rescind,
         answer: Answer,
     ) {
-        for (role, quota) in &changes {
-            if quota.is_default() {
-                self.operator.requested_quotas.remove(role);
-            } else {
-                self.operator
-                    .requested_quotas
-                    .insert(role.clone(), quota.clone());
-            }
-        }
+        self.policies.request_quotas(&changes);
         self.effects.persist(
             Mutation::UpdateQuota(changes.clone()),
             Pending::Operator(OperatorPending::Quota {
@@ -218,18 +210,12 @@ impl MasterCore {
         rescind: &Rescind,
         answer: Answer,
     ) {
-        let mut quotas = (*self.operator.quotas).clone();
         for (role, quota) in &changes {
             let updated = self.allocator.update_quota(role, quota);
             self.agreed("updating a quota", updated);
-            if quota.is_default() {
-                quotas.remove(role);
-            } else {
-                quotas.insert(role.clone(), quota.clone());
-            }
             tracing::info!(%role, guarantees = %quota.guarantees, limits = %quota.limits, "quota changed");
         }
-        self.operator.quotas = std::sync::Arc::new(quotas);
+        self.policies.apply_quotas(&changes);
         match rescind {
             Rescind::Nothing => {}
             Rescind::Request(role, request) => {

@@ -35,10 +35,7 @@ impl MasterCore {
             self.reply(reply, Answer::Done);
             return Ok(());
         }
-        self.operator
-            .requested_weights
-            .extend(changes.iter().cloned());
-        let all = self.operator.requested_weights.iter();
+        let all = self.policies.request_weights(&changes).iter();
         let all = all
             .map(|(role, weight)| (role.to_string(), *weight))
             .collect();
@@ -53,7 +50,7 @@ impl MasterCore {
         let updated = self.allocator.update_weights(&changes);
         self.agreed("updating weights", updated);
         let changed: BTreeSet<Role> = changes.iter().map(|(role, _)| role.clone()).collect();
-        self.weights.extend(changes);
+        self.policies.apply_weights(changes);
         let offers = self.outstanding();
         let plan = self.allocator.rescind_for_weights(&changed, &offers);
         plan.iter().for_each(|offer| self.rescind(offer));

@@ -48,7 +48,7 @@ impl Drain {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::core) struct Deactivations(pub(in crate::core) BTreeMap<AgentId, Deactivation>);
+pub(crate) struct Deactivations(BTreeMap<AgentId, Deactivation>);
 
 impl Deactivation {
     /// Whether tasks are being ended.
@@ -58,7 +58,22 @@ impl Deactivation {
     }
 }
 
+impl FromIterator<(AgentId, Deactivation)> for Deactivations {
+    fn from_iter<I: IntoIterator<Item = (AgentId, Deactivation)>>(all: I) -> Self {
+        Self(all.into_iter().collect())
+    }
+}
+
 impl Deactivations {
+    pub(crate) fn get(&self, agent: &AgentId) -> Option<&Deactivation> {
+        self.0.get(agent)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The agents whose tasks are being ended.
     #[cfg(test)]
     pub(in crate::core) fn draining(&self) -> impl Iterator<Item = &AgentId> {

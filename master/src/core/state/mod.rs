@@ -23,12 +23,12 @@
 //! - `operation_memory`: memory taken by operations on all agents, by framework
 //! - `operation_usage`: operations on one agent, by framework
 //! - `operations`: ids and memory of the operations on all agents
-//! - `operator_settings`: settings made by operators
 //! - `ownership`: owners of framework ids
 //! - `paced_messages`: messages for many receivers, sent in portions
 //! - `partial_reregistrations`: reregistrations in parts
 //! - `pending`: actions that wait for a durable mutation
 //! - `persisted`: the content of the registry
+//! - `policies`: quotas, weights, maintenance and deactivated agents
 //! - `reconciliations`: unanswered reconciliation requests
 //! - `rejection`: the reason for refusing an agent, and whether it may retry
 //! - `removals`: ids of removed frameworks
@@ -62,12 +62,12 @@ pub(super) mod operation;
 pub(super) mod operation_memory;
 pub(super) mod operation_usage;
 pub(super) mod operations;
-pub(super) mod operator_settings;
 pub(super) mod ownership;
 pub(super) mod paced_messages;
 pub(super) mod partial_reregistrations;
 pub(super) mod pending;
 pub(super) mod persisted;
+pub(super) mod policies;
 pub(super) mod reconciliations;
 pub(super) mod rejection;
 pub(super) mod removals;

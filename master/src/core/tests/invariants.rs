@@ -183,8 +183,8 @@ impl MasterCore {
 
     /// Checks that every draining agent has something to drain.
     pub(super) fn check_drained(&self) {
-        for id in self.operator.deactivations.draining() {
-            let requested = self.operator.requested_deactivations.0.get(id);
+        for id in self.policies.draining() {
+            let requested = self.policies.requested_deactivation(id);
             let is_noted = !requested.is_some_and(Deactivation::is_draining);
             let agent = self.agents.get(id);
             let is_idle = agent.is_some_and(|agent| !agent.removal_pending) && self.is_idle(id);
@@ -217,7 +217,7 @@ impl MasterCore {
             let framework = &self.frameworks[&offer.framework_id];
             assert!(framework.connection().is_some());
             let agent = &self.agents[&offer.agent_id];
-            let planned = self.operator.maintenance.of_agent(&agent.profile);
+            let planned = self.policies.maintenance().of_agent(&agent.profile);
             assert_eq!(planned, Some(&offer.unavailability));
         }
         let count = |ids: &BTreeSet<OfferId>| ids.len();

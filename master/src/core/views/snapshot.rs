@@ -23,13 +23,14 @@ use crate::core::state::agent::{Agent, AgentProfile, UnreachableAgent};
 use crate::core::state::cached_view_map::View;
 use crate::core::state::constraints::Constraints;
 use crate::core::state::counters::Counters;
-use crate::core::state::deactivation::{Deactivation, Deactivations};
+use crate::core::state::deactivation::Deactivation;
 use crate::core::state::framework::{Capabilities, Framework, Link};
 use crate::core::state::framework_counters::FrameworkCounters;
 use crate::core::state::inverse_offers::{InverseOffer, Reply as InverseReply};
 use crate::core::state::maintenance::Maintenance;
 use crate::core::state::offer::Offer;
 use crate::core::state::operation::OperationTable;
+use crate::core::state::policies::Policies;
 use crate::core::state::task::{ExecutorRecord, TaskRecord, TaskTable};
 
 /// The state that readers see, at one step.
@@ -199,12 +200,12 @@ impl FrameworkView {
 pub(in crate::core) fn view(
     agent: &Agent,
     offers: &BTreeMap<OfferId, Arc<Offer>>,
-    deactivations: &Deactivations,
+    policies: &Policies,
 ) -> AgentView {
     AgentView {
         profile: agent.profile.clone(),
         connected: agent.connection.is_some(),
-        deactivation: deactivations.0.get(agent.id()).cloned(),
+        deactivation: policies.deactivation(agent.id()).cloned(),
         registered: agent.registered,
         reregistered: agent.reregistered,
         tasks: agent.tasks.clone(),

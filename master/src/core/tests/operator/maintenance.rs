@@ -564,8 +564,7 @@ fn drain_behind_removal_is_refused() {
         }
         world.write();
         assert!(world.registry.deactivations.is_empty());
-        assert!(world.core.operator.deactivations.0.is_empty());
-        assert!(world.core.operator.requested_deactivations.0.is_empty());
+        assert!(world.core.policies.has_no_deactivations());
     }
 }
 
@@ -583,7 +582,7 @@ fn unregistering_drained_agent_leaves_no_deactivation() {
     world.write();
     assert!(world.core.agents.is_empty());
     assert!(world.registry.deactivations.is_empty());
-    assert!(world.core.operator.requested_deactivations.0.is_empty());
+    assert!(world.core.policies.has_no_deactivations());
 }
 
 #[test]
