@@ -213,6 +213,6 @@ impl MasterCore {
     /// The memory of all agent descriptions.
     #[cfg(test)]
     pub(in crate::core) fn described_bytes(&self) -> usize {
-        self.agent_info_usage.all()
+        self.agent_info_usage.sum()
     }
 }

@@ -101,7 +101,7 @@ impl AgentInfoUsage {
 
     /// The memory of all agent descriptions.
     #[cfg(test)]
-    pub(crate) fn all(&self) -> usize {
+    pub(crate) fn sum(&self) -> usize {
         self.all
     }
 
