@@ -160,6 +160,8 @@ pub(crate) enum Verb {
     Tls(fleet::Options),
     /// Check, export, import or migrate the registry of masters that are not running.
     Registry(Box<registry::Options>),
+    /// Pull, list and remove the images in the store of this machine.
+    Images(verbs::images::Options),
     /// Print the shell completions of this command line, e.g. `source <(meseta completions bash)`.
     Completions {
         /// The shell.

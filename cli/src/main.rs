@@ -1,7 +1,7 @@
 //! The only binary, `meseta`: reads the command line and calls a daemon or a verb.
 //!
 //! Invariant: this crate decides nothing about a cluster. Daemons are `meseta-master`, `meseta-agent` and `meseta-jobs`;
-//! verbs use their public APIs alone.
+//! verbs use their public APIs alone, and `images` the store of `meseta-images`.
 
 #![warn(clippy::print_stderr)]
 
@@ -24,6 +24,10 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // The launcher is this same binary, run again from a sealed copy: it must take over before any thread exists.
     if let Some(code) = meseta_agent::run_launcher_if_requested() {
+        return code;
+    }
+    // So is the process that unpacks a layer of an image.
+    if let Some(code) = meseta_images::unpack::run_if_requested() {
         return code;
     }
     if let Some(code) = first_process::run_if_first() {
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         flags::Verb::Doctor(options) => verbs::doctor::run(&options),
         flags::Verb::Tls(options) => fleet::run(&options).map(done),
         flags::Verb::Registry(options) => registry::run(&options).map(done),
+        flags::Verb::Images(options) => verbs::images::run(&options).map(done),
         flags::Verb::Man { dir } => flags::man(&dir),
         flags::Verb::Completions { shell } => Ok(flags::completions(shell)),
     };

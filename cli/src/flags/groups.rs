@@ -38,6 +38,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "reactivate",
             "mark-gone",
             "maintenance",
+            "images",
         ],
     ),
     (

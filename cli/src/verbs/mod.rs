@@ -13,6 +13,7 @@ pub(crate) mod frameworks;
 mod hints;
 pub(crate) mod identity;
 mod ids;
+pub(crate) mod images;
 pub(crate) mod job;
 pub(crate) mod kill;
 pub(crate) mod lenient;
