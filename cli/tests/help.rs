@@ -36,6 +36,7 @@ fn help_names_verbs_and_first_step() {
         "volumes",
         "drain",
         "maintenance",
+        "images",
         "explain",
         "run",
         "plan",

@@ -372,11 +372,11 @@ impl ArchiveImage {
                 .collect::<Vec<_>>()
         };
         let named = index.manifests.iter().find(|one| {
-            let names = [CONTAINERD_NAME, REF_NAME]
+            let mut names = [CONTAINERD_NAME, REF_NAME]
                 .into_iter()
                 .filter_map(|key| one.annotations.get(key));
             let is_digest = reference.digest() == Some(&one.digest);
-            is_digest || names.filter(is_named).next().is_some()
+            is_digest || names.any(|name| is_named(&name))
         });
         let chosen = match (named, index.manifests.as_slice()) {
             (Some(named), _) => named,
@@ -402,10 +402,8 @@ impl ArchiveImage {
         let images = content.read_json::<Vec<SavedImage>>("manifest.json")?;
         let full = reference.to_string();
         let named = images.iter().find(|image| {
-            let tags = image.repo_tags.iter().flatten();
-            tags.filter(|tag| is_same_image(tag, &full, reference))
-                .next()
-                .is_some()
+            let mut tags = image.repo_tags.iter().flatten();
+            tags.any(|tag| is_same_image(tag, &full, reference))
         });
         let chosen = match (named, images.as_slice()) {
             (Some(named), _) => named,

@@ -115,7 +115,7 @@ pub enum PullError {
     Origin {
         image: String,
         #[source]
-        source: OriginError,
+        source: Box<OriginError>,
     },
     #[error("failed to store {image}")]
     Store {
@@ -470,9 +470,9 @@ impl Inner {
     /// Looks the image up. Returns it if the store has it already.
     fn resolve(&self, id: PullId, pull: &Arc<Pull>) -> Result<Option<PulledImage>, PullError> {
         let request = &pull.request;
-        let failed = |source| PullError::Origin {
+        let failed = |source: OriginError| PullError::Origin {
             image: pull.image(),
-            source,
+            source: Box::new(source),
         };
         pull.lock().progress.phase = Phase::Resolving;
         let origin = match &self.options.source {

@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn late_result_of_cancelled_lookup_is_dropped() {
+    fn late_result_after_cancellation_is_dropped() {
         let mut queue = PullQueue::new(1);
         let (id, waiter, _) = queue.request(key("a"), "f").expect("room");
         assert_eq!(queue.start_next(), Some((id, Job::Resolve)));

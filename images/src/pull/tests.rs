@@ -325,9 +325,71 @@ fn folder_stands_in_for_a_registry() {
         .expect_err("missing");
     assert!(matches!(
         &*error,
-        PullError::Origin {
-            source: OriginError::Archive(_),
-            ..
-        }
+        PullError::Origin { source, .. } if matches!(**source, OriginError::Archive(_))
     ));
+}
+
+#[test]
+fn pulled_layers_reach_the_store() {
+    if !crate::unpack::testing::is_root() {
+        return;
+    }
+    let layer = |files: &[(&str, &[u8])]| {
+        let mut builder = tar::Builder::new(Vec::new());
+        for (name, bytes) in files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            header.set_mode(0o644);
+            builder
+                .append_data(&mut header, name, *bytes)
+                .expect("added");
+        }
+        builder.into_inner().expect("finished")
+    };
+    let (bottom, top) = (layer(&[("etc/a", b"below")]), layer(&[("etc/b", b"above")]));
+    let image = TestImage::new(&[&bottom, &top]);
+    let cut = image.clone();
+    let registry = TestRegistry::start(move |request, earlier| match earlier {
+        0 if request.target.contains("/blobs/") => cut.answer(request).cut_after(700),
+        _ => cut.answer(request),
+    });
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = crate::store::StoreOptions {
+        root: folder.path().join("store"),
+        unpacker: crate::store::Unpacker::InProcess,
+    };
+    let store = crate::store::Store::open(&options).expect("opened");
+    let clock = VirtualClock::new();
+    let client = RegistryClient::new(RegistryOptions::default(), clock.clone());
+    let pull_options = PullOptions {
+        source: Source::Registries,
+        platform: Platform::of_this_machine(),
+        downloads: 2,
+    };
+    let client = Arc::new(client.expect("no proxies"));
+    let puller = Puller::new(client, Arc::new(store.clone()), pull_options, clock);
+    let reference = Reference::parse("app", &registry.host()).expect("valid");
+    let name = reference.to_string();
+    let request = PullRequest {
+        reference,
+        credentials: Credentials::default(),
+        framework: "f".to_owned(),
+        is_forced: false,
+    };
+    let pulled = puller.pull(request).expect("room").wait();
+    assert!(!pulled.expect("pulled").was_stored);
+    let record = store
+        .find(&name)
+        .expect("readable")
+        .expect("the image is stored");
+    assert_eq!(record.config.as_bytes(), image.config);
+    let folders = store.lower_folders(&record).expect("complete");
+    let find = |path: &str| {
+        let mut texts = folders
+            .iter()
+            .filter_map(|folder| std::fs::read_to_string(folder.join(path)).ok());
+        texts.next()
+    };
+    assert_eq!(find("etc/a").as_deref(), Some("below"));
+    assert_eq!(find("etc/b").as_deref(), Some("above"));
 }

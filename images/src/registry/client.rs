@@ -116,7 +116,7 @@ impl RegistryClient {
             operation: "find the servers".to_owned(),
             image: reference.to_string(),
             host: reference.registry().to_owned(),
-            cause: Cause::Settings(why),
+            cause: Box::new(Cause::Settings(why)),
         })?;
         let endpoints = endpoints.into_iter().map(|endpoint| Server {
             endpoint,
@@ -235,7 +235,7 @@ pub struct FetchedManifest {
     pub digest: Digest,
 }
 
-/// One repository of a registry, for one pull.
+/// The view that one pull has of a repository.
 #[derive(Debug)]
 pub struct Repository {
     client: Arc<RegistryClient>,
@@ -304,7 +304,7 @@ impl Repository {
             Ok(digest.and_then(|text| Digest::parse(text).ok()))
         });
         match answered {
-            Err(error) if matches!(&error.cause, Cause::Status { status, .. } if *status == StatusCode::METHOD_NOT_ALLOWED) => {
+            Err(error) if matches!(error.cause(), Cause::Status { status, .. } if *status == StatusCode::METHOD_NOT_ALLOWED) => {
                 Ok(None)
             }
             other => other,
@@ -382,7 +382,7 @@ impl Repository {
                 || self.reference.registry().to_owned(),
                 |server| authority(&server.endpoint.base),
             ),
-            cause,
+            cause: Box::new(cause),
         }
     }
 

@@ -24,7 +24,7 @@ pub struct RegistryError {
     /// The server of the last attempt.
     pub(crate) host: String,
     #[source]
-    pub(crate) cause: Cause,
+    pub(crate) cause: Box<Cause>,
 }
 
 impl RegistryError {

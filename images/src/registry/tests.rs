@@ -489,7 +489,7 @@ fn stalled_download_continues() {
     });
     let options = RegistryOptions {
         timeouts: Timeouts {
-            stall: Duration::from_millis(200),
+            stall: Duration::from_secs(2),
             ..Timeouts::default()
         },
         ..RegistryOptions::default()
