@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn unneeded_layers_go_unless_new_or_used() {
+    fn unneeded_layers_go_unless_used() {
         let mut contents = contents(Vec::new());
         for (name, stored_at, is_in_use) in [("a", 1, false), ("b", 10, false), ("c", 1, true)] {
             let state = LayerState {

@@ -190,6 +190,8 @@ struct Shared {
     /// Held until the last handle is gone.
     _lock: File,
     work: Mutex<Work>,
+    /// Held while an image is committed, which takes as long as the disk. Other work goes on meanwhile.
+    commit: Mutex<()>,
     /// Signals the end of an unpacking.
     unpacked: Condvar,
 }
@@ -215,6 +217,7 @@ impl Store {
             boot,
             _lock: lock,
             work: Mutex::default(),
+            commit: Mutex::default(),
             unpacked: Condvar::new(),
         };
         Ok(Self {
@@ -539,7 +542,7 @@ impl ImageStaging {
     }
 
     /// Records the image. Its layers must be unpacked. Afterwards the image is on disk and found by its name.
-    pub fn commit(self, image: NewImage, now: SystemTime) -> Result<ImageRecord, StoreError> {
+    pub fn commit(&self, image: NewImage, now: SystemTime) -> Result<ImageRecord, StoreError> {
         if image.config.len() > record::CONFIG_BYTES_MAX {
             return Err(StoreError::ConfigTooLarge {
                 bytes: image.config.len(),
@@ -560,7 +563,8 @@ impl ImageStaging {
             });
         }
         // Two pulls could otherwise rename the same layers.
-        let _work = self.store.work();
+        let commit = self.store.shared.commit.lock();
+        let _commit = commit.unwrap_or_else(PoisonError::into_inner);
         let layout = self.store.layout();
         let completion = self.complete(&layers)?;
         let staged: Vec<_> = layers

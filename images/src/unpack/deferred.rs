@@ -55,17 +55,22 @@ fn make_device(root: &OwnedFd, device: &Device) -> Result<(), UnpackError> {
     // The file was just made by this process, so it is no link. mknod's mode is without the bits of the umask.
     rustix::fs::chmodat(&folder, name, mode, AtFlags::empty()).map_err(failed)?;
     let (seconds, nanoseconds) = device.modified;
-    rustix::fs::utimensat(&folder, name, &both(seconds, nanoseconds.into()), flags)
-        .map_err(failed)?;
+    rustix::fs::utimensat(
+        &folder,
+        name,
+        &timestamps(seconds, nanoseconds.into()),
+        flags,
+    )
+    .map_err(failed)?;
     // The folder keeps its time.
-    let times = both(
+    let times = timestamps(
         before.st_mtime,
         i64::try_from(before.st_mtime_nsec).unwrap_or(0),
     );
     rustix::fs::utimensat(&folder, ".", &times, AtFlags::empty()).map_err(failed)
 }
 
-fn both(tv_sec: i64, tv_nsec: i64) -> Timestamps {
+fn timestamps(tv_sec: i64, tv_nsec: i64) -> Timestamps {
     let time = Timespec { tv_sec, tv_nsec };
     Timestamps {
         last_access: time,
