@@ -35,12 +35,6 @@ impl Retry {
         }
     }
 
-    /// Forgets the failures, because bytes arrived.
-    pub(crate) fn record_progress(&mut self) {
-        self.attempts = 0;
-        self.asked = Duration::ZERO;
-    }
-
     /// Returns the wait before the next attempt, or `None` to give up. `chance` is between 0 and 1.
     pub(crate) fn after_failure(
         &mut self,
@@ -91,15 +85,6 @@ mod tests {
         assert_eq!(seconds, [1, 2, 4, 8, 16]);
         let mut early = Retry::new();
         assert_eq!(early.after_failure(None, 0.0), Some(SECOND / 2));
-    }
-
-    #[test]
-    fn progress_allows_more_attempts() {
-        let mut retry = Retry::new();
-        for _ in 0..100 {
-            assert!(retry.after_failure(None, 0.5).is_some());
-            retry.record_progress();
-        }
     }
 
     #[test]

@@ -140,10 +140,15 @@ impl<R: Read> TarReader<R> {
     }
 
     fn skip_rest(&mut self) -> Result<(), Refusal> {
-        self.data = self.data.saturating_add(std::mem::take(&mut self.padding));
         while self.data > 0 {
             let count = self.read_data()?.len();
             self.consume(count);
+        }
+        // The padding of the last file may be missing: umoci 0.4 leaves it out, and Docker accepts such layers.
+        let padding = usize::try_from(std::mem::take(&mut self.padding)).unwrap_or_default();
+        let mut skipped = [0; BLOCK_BYTES];
+        if let Some(skipped) = skipped.get_mut(..padding) {
+            self.content.read_up_to(skipped)?;
         }
         Ok(())
     }
