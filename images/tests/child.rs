@@ -102,7 +102,6 @@ fn layer_is_unpacked_in_confinement() -> Result<(), Failed> {
     assert_eq!(report.diff_id, Some(Digest::of_bytes(&content)));
     assert_eq!(fs::read(folder.path().join("a/b"))?, [7; 300_000]);
     assert_eq!(fs::metadata(folder.path().join("c"))?.uid(), 7);
-    println!("{confinement:?}");
     assert!(confinement.own_root && confinement.own_network && confinement.fewer_capabilities);
     if confinement.landlock == 0 {
         eprintln!("not run: this kernel has no landlock");

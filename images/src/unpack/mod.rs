@@ -74,7 +74,7 @@ impl Limits {
     /// The limits of a layer with this blob, where so many bytes are free on the disk.
     pub fn for_layer(blob_bytes: u64, free_bytes: u64) -> Self {
         let by_ratio = blob_bytes.saturating_mul(Self::RATIO_MAX);
-        let content_bytes = by_ratio.max(Self::FREE_BYTES).min(Self::LAYER_BYTES_MAX);
+        let content_bytes = by_ratio.clamp(Self::FREE_BYTES, Self::LAYER_BYTES_MAX);
         Self {
             content_bytes: content_bytes.min(free_bytes),
             entries: Self::ENTRIES_MAX,
