@@ -210,7 +210,7 @@ impl Content {
         Ok(Self::Tar { path, entries })
     }
 
-    /// Opens a file of the archive. `None` if there is none of that name.
+    /// Opens a file of the archive. `None` if the archive has no such file.
     fn open(&self, name: &str) -> Result<Option<(io::Take<File>, u64)>, ArchiveError> {
         let failed = |source| ArchiveError::Read {
             path: self.path().to_owned(),

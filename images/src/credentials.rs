@@ -1,6 +1,6 @@
 //! Credentials of registries: from a task's secret, from Docker's configuration file, and from helper programs.
 //!
-//! [`Credentials::for_host`] looks in each [`DockerConfig`] in turn: the task's comes first. Invariant: a helper is asked only about
+//! [`Credentials::for_host`] looks in each [`DockerConfig`] in turn: the task's comes first. Invariant: a helper learns only about
 //! its own host, ends within its timeout, and nothing that it prints reaches a log.
 
 use std::collections::BTreeMap;

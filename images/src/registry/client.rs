@@ -235,7 +235,7 @@ pub struct FetchedManifest {
     pub digest: Digest,
 }
 
-/// The view that one pull has of a repository.
+/// A repository as a single pull sees it.
 #[derive(Debug)]
 pub struct Repository {
     client: Arc<RegistryClient>,

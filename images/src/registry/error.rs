@@ -51,7 +51,7 @@ pub enum Cause {
     )]
     NotFound,
     #[error(
-        "the registry needs credentials, and there are none for {host}: add {host} to Docker's configuration (--docker_config)"
+        "the registry needs credentials: add {host} to Docker's configuration (--docker_config)"
     )]
     NoCredentials { host: String },
     #[error("the registry refused the credentials of user {user:?} for {host}{detail}")]
