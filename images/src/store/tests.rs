@@ -255,7 +255,7 @@ fn damaged_layer_takes_its_images() {
         return;
     };
     let top = Layer::new().folder("other");
-    world.pull("whole", &[top.clone()], at(0));
+    world.pull("whole", std::slice::from_ref(&top), at(0));
     let damaged = world.pull("damaged", &[base(), top], at(0));
     let folder = world.store().layout().layer(&damaged.layers[0].diff_id);
     fs::write(record_in(&folder), "{").expect("written");
