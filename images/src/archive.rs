@@ -445,7 +445,7 @@ impl ArchiveImage {
             files.insert(layer.blob.digest.clone(), name);
             layers.push(layer);
         }
-        let digest = Digest::of_bytes(&config);
+        let digest = Digest::from_content(&config);
         Ok(Self {
             name: full,
             digest: digest.clone(),
@@ -657,7 +657,7 @@ mod tests {
         let archive = ArchiveFolder::new(folder.to_owned()).find(&reference(name))?;
         let origin = Origin::Archive(Arc::new(archive));
         let activity = Arc::new(Activity::new());
-        let image = origin.resolve(&Platform::of_this_machine(), &activity)?;
+        let image = origin.resolve(&Platform::for_this_machine(), &activity)?;
         let layers = image.layers.iter().map(|layer| {
             let mut bytes = Vec::new();
             origin
@@ -671,7 +671,7 @@ mod tests {
     }
 
     fn saved(image: &TestImage, tags: &str) -> String {
-        let config = Digest::of_bytes(&image.config);
+        let config = Digest::from_content(&image.config);
         let layers = (0..image.layers.len()).map(|index| format!("\"{index}/layer.tar\""));
         let layers = layers.collect::<Vec<_>>().join(",");
         format!(
@@ -684,7 +684,7 @@ mod tests {
     fn docker_save_is_read_in_place() {
         let folder = tempfile::tempdir().expect("a folder");
         let image = TestImage::new(&[b"bottom", b"top"]);
-        let config = format!("{}.json", Digest::of_bytes(&image.config).hex());
+        let config = format!("{}.json", Digest::from_content(&image.config).hex());
         let manifest = saved(&image, "\"app:1\"");
         write_tar(
             &folder.path().join("app:1.tar"),
@@ -698,7 +698,7 @@ mod tests {
         );
         let (resolved, layers) = read_image(folder.path(), "app:1").expect("read");
         assert_eq!(layers, [b"bottom".to_vec(), b"top".to_vec()]);
-        assert_eq!(resolved.digest, Digest::of_bytes(&image.config));
+        assert_eq!(resolved.digest, Digest::from_content(&image.config));
         assert_eq!(resolved.config, image.config);
     }
 
@@ -707,7 +707,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let layer = [&[0x1f, 0x8b][..], &[7; 100_000]].concat();
         let image = TestImage::new(&[&layer]);
-        let config = format!("{}.json", Digest::of_bytes(&image.config).hex());
+        let config = format!("{}.json", Digest::from_content(&image.config).hex());
         let manifest = saved(&image, "");
         let files: &[(&str, &[u8])] = &[
             ("0/layer.tar", &layer),
@@ -718,7 +718,7 @@ mod tests {
         let (resolved, layers) = read_image(folder.path(), "ann/app").expect("read");
         assert_eq!(layers, std::slice::from_ref(&layer));
         assert_eq!(resolved.layers[0].compression, Compression::Gzip);
-        assert_eq!(resolved.layers[0].blob.digest, Digest::of_bytes(&layer));
+        assert_eq!(resolved.layers[0].blob.digest, Digest::from_content(&layer));
     }
 
     /// Writes an OCI layout with an index of images under these names.
@@ -726,14 +726,14 @@ mod tests {
         let blobs = folder.join("blobs/sha256");
         std::fs::create_dir_all(&blobs).expect("made");
         let write = |bytes: &[u8]| {
-            std::fs::write(blobs.join(Digest::of_bytes(bytes).hex()), bytes).expect("written");
+            std::fs::write(blobs.join(Digest::from_content(bytes).hex()), bytes).expect("written");
         };
         let mut entries = Vec::new();
         for (name, image) in images {
             image.layers.iter().for_each(|layer| write(layer));
             write(&image.config);
             write(&image.manifest);
-            let (digest, size) = (Digest::of_bytes(&image.manifest), image.manifest.len());
+            let (digest, size) = (Digest::from_content(&image.manifest), image.manifest.len());
             entries.push(format!(
                 r#"{{"mediaType":"{OCI_MANIFEST}","digest":"{digest}","size":{size},"annotations":{{"{REF_NAME}":"{name}"}}}}"#
             ));
@@ -752,7 +752,7 @@ mod tests {
         write_layout(&folder.path().join("app"), &[("1", &first), ("2", &second)]);
         let (resolved, layers) = read_image(folder.path(), "app:2").expect("read");
         assert_eq!(layers, [b"second".to_vec()]);
-        assert_eq!(resolved.digest, Digest::of_bytes(&second.manifest));
+        assert_eq!(resolved.digest, Digest::from_content(&second.manifest));
         let error = read_image(folder.path(), "app:3").expect_err("missing");
         assert!(error.to_string().ends_with("it has 1, 2"), "{error}");
     }
@@ -762,9 +762,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let image = TestImage::new(&[b"layer"]);
         write_layout(&folder.path().join("app:1"), &[("1", &image)]);
-        let digest = Digest::of_bytes(&image.manifest);
+        let digest = Digest::from_content(&image.manifest);
         assert!(read_image(folder.path(), &format!("app:1@{digest}")).is_ok());
-        let other = Digest::of_bytes(b"other");
+        let other = Digest::from_content(b"other");
         let error = read_image(folder.path(), &format!("app:1@{other}")).expect_err("differs");
         assert!(
             matches!(
@@ -783,7 +783,7 @@ mod tests {
         write_layout(&layout, &[("1", &image)]);
         let config = layout
             .join("blobs/sha256")
-            .join(Digest::of_bytes(&image.config).hex());
+            .join(Digest::from_content(&image.config).hex());
         std::fs::write(&config, b"{}").expect("written");
         let error = read_image(folder.path(), "app:1").expect_err("damaged");
         assert!(
@@ -822,7 +822,7 @@ mod tests {
         let secret = folder.path().join("secret");
         std::fs::write(&secret, b"secret").expect("written");
         let image = TestImage::new(&[b"secret"]);
-        let config = format!("{}.json", Digest::of_bytes(&image.config).hex());
+        let config = format!("{}.json", Digest::from_content(&image.config).hex());
         let path = secret.display();
         let manifest =
             format!(r#"[{{"Config":"{config}","RepoTags":null,"Layers":["../../..{path}"]}}]"#);

@@ -106,7 +106,7 @@ mod tests {
             "rootfs": {"type": "layers", "diff_ids": ["sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"]}
         }"#;
         let config = ImageConfig::parse(text.as_bytes()).expect("valid");
-        assert_eq!(config.diff_ids(), [Digest::of_bytes(b"")]);
+        assert_eq!(config.diff_ids(), [Digest::from_content(b"")]);
         let process = &config.process;
         assert_eq!(process.user, "app:nogroup");
         assert_eq!(process.env, ["PATH=/bin", "A=b=c"]);

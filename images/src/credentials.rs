@@ -192,7 +192,7 @@ impl DockerConfig {
             file.auths.retain(|_, entry| !entry.auth.is_empty());
         }
         Ok(Self {
-            fingerprint: Digest::of_bytes(text),
+            fingerprint: Digest::from_content(text),
             origin,
             file,
             may_run_helpers,

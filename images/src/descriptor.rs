@@ -73,7 +73,7 @@ impl Digest {
     }
 
     /// Returns the SHA-256 digest of bytes in memory.
-    pub fn of_bytes(bytes: &[u8]) -> Self {
+    pub fn from_content(bytes: &[u8]) -> Self {
         let mut hasher = Hasher::new(Algorithm::Sha256);
         hasher.update(bytes);
         hasher.finish()
@@ -286,7 +286,7 @@ mod tests {
 
     fn describe(bytes: &[u8]) -> BlobDescriptor {
         BlobDescriptor {
-            digest: Digest::of_bytes(bytes),
+            digest: Digest::from_content(bytes),
             size: bytes.len() as u64,
             urls: Vec::new(),
         }
@@ -304,9 +304,9 @@ mod tests {
     #[test]
     fn digest_text_survives_a_round_trip() {
         let text = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        assert_eq!(Digest::of_bytes(b"").to_string(), text);
+        assert_eq!(Digest::from_content(b"").to_string(), text);
         let parsed = Digest::parse(text).expect("valid");
-        assert_eq!(parsed, Digest::of_bytes(b""));
+        assert_eq!(parsed, Digest::from_content(b""));
         let long = format!("sha512:{}", "0f".repeat(64));
         assert_eq!(Digest::parse(&long).expect("valid").to_string(), long);
     }
@@ -359,7 +359,7 @@ mod tests {
             read_verified(b"CONTENT", &descriptor),
             Err(Mismatch::Digest {
                 expected: digest(),
-                actual: Digest::of_bytes(b"CONTENT")
+                actual: Digest::from_content(b"CONTENT")
             })
         );
     }

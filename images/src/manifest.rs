@@ -263,7 +263,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    pub fn of_this_machine() -> Self {
+    pub fn for_this_machine() -> Self {
         let architecture = match std::env::consts::ARCH {
             "x86_64" => "amd64",
             "aarch64" => "arm64",
@@ -354,7 +354,7 @@ mod tests {
     use super::*;
 
     fn digest(name: &str) -> Digest {
-        Digest::of_bytes(name.as_bytes())
+        Digest::from_content(name.as_bytes())
     }
 
     fn machine(architecture: &str, level: u32) -> Platform {

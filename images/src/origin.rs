@@ -69,7 +69,7 @@ impl Origin {
         }
     }
 
-    /// Returns the digest that the name stands for now, if that is cheap to learn.
+    /// Returns the digest that the name stands for now, if one request or none finds it.
     pub fn head(&self, activity: &Activity) -> Result<Option<Digest>, OriginError> {
         match self {
             Self::Registry(repository) => match repository.reference().digest() {

@@ -81,11 +81,11 @@ fn describe(blob: &[u8], content: &[u8]) -> LayerDescriptor {
     LayerDescriptor {
         compression: Compression::Gzip,
         blob: BlobDescriptor {
-            digest: Digest::of_bytes(blob),
+            digest: Digest::from_content(blob),
             size: blob.len() as u64,
             urls: Vec::new(),
         },
-        diff_id: Digest::of_bytes(content),
+        diff_id: Digest::from_content(content),
     }
 }
 
@@ -99,7 +99,7 @@ fn layer_is_unpacked_in_confinement() -> Result<(), Failed> {
         Algorithm::Sha256,
         &LIMITS,
     )?;
-    assert_eq!(report.diff_id, Some(Digest::of_bytes(&content)));
+    assert_eq!(report.diff_id, Some(Digest::from_content(&content)));
     assert_eq!(fs::read(folder.path().join("a/b"))?, [7; 300_000]);
     assert_eq!(fs::metadata(folder.path().join("c"))?.uid(), 7);
     assert!(confinement.own_root && confinement.own_network && confinement.fewer_capabilities);
@@ -215,7 +215,7 @@ fn pull(
     }
     let image = NewImage {
         name: name.to_owned(),
-        manifest_digest: Digest::of_bytes(b"manifest"),
+        manifest_digest: Digest::from_content(b"manifest"),
         config: b"{}".to_vec(),
         layers: descriptors,
     };

@@ -550,7 +550,7 @@ impl Agent {
         self.extend_deadlines(step, lasted, waits);
     }
 
-    /// Extends deadlines after a time in which the agent heard nobody: its process was stopped by a signal, frozen with
+    /// Extends deadlines after a time without input for the agent: its process was stopped by a signal, frozen with
     /// its machine, or without CPU time. Messages sent by others meanwhile wait unread in sockets and pipes, so that no
     /// peer may miss a deadline that passed then. Every peer keeps the rest of its time, and at least
     /// [`CATCH_UP_TIME`]; only deadlines that tasks set by the wall clock continue unchanged.

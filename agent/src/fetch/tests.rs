@@ -115,7 +115,7 @@ pub(super) fn pax_record(key: &str, value: &[u8]) -> Vec<u8> {
 }
 
 fn gz(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(bytes).expect("written");
     encoder.finish().expect("an archive")
 }

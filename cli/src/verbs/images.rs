@@ -208,7 +208,7 @@ fn pull(options: &Options, flags: &Pull) -> anyhow::Result<()> {
     let client = Arc::new(RegistryClient::new(registry, clock.clone())?);
     let pull = PullOptions {
         source: settings.source.clone(),
-        platform: Platform::of_this_machine(),
+        platform: Platform::for_this_machine(),
         downloads: DOWNLOADS,
     };
     let puller = Puller::new(client, Arc::new(open(options)?), pull, clock);

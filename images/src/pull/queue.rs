@@ -326,7 +326,7 @@ mod tests {
 
     fn layers(sizes: &[(&str, u64)]) -> Vec<MissingLayer> {
         let layers = sizes.iter().map(|(name, size)| MissingLayer {
-            diff_id: Digest::of_bytes(name.as_bytes()),
+            diff_id: Digest::from_content(name.as_bytes()),
             size: *size,
         });
         layers.collect()

@@ -89,7 +89,7 @@ impl World {
         let state = store.state.clone();
         let options = PullOptions {
             source: Source::Registries,
-            platform: Platform::of_this_machine(),
+            platform: Platform::for_this_machine(),
             downloads,
         };
         let client = Arc::new(client.expect("no proxies"));
@@ -145,13 +145,13 @@ fn waiters_share_one_pull() {
     for handle in &handles {
         let pulled = handle.wait().expect("pulled");
         assert!(!pulled.was_stored);
-        assert_eq!(pulled.digest, Digest::of_bytes(&image.manifest));
+        assert_eq!(pulled.digest, Digest::from_content(&image.manifest));
     }
     assert_eq!(receive.recv(), Ok(true));
     assert_eq!(world.count("GET", "/manifests/"), 1);
     // One download at a time, the largest first.
     let order = [&image.layers[1], &image.layers[2], &image.layers[0]];
-    let order = order.map(|layer| Digest::of_bytes(layer));
+    let order = order.map(|layer| Digest::from_content(layer));
     assert_eq!(world.store.lock().expect("no panic").unpacked, order);
     let progress = handles[0].progress();
     assert_eq!((progress.phase, progress.finished_layers), (Phase::Done, 3));
@@ -204,7 +204,7 @@ fn forced_pull_asks_by_head_alone() {
 fn moved_tag_downloads_only_new_layers() {
     let old = TestImage::new(&[b"base", b"old"]);
     let new = TestImage::new(&[b"base", b"new"]);
-    let digest = Digest::of_bytes(&new.manifest);
+    let digest = Digest::from_content(&new.manifest);
     let manifests = std::sync::atomic::AtomicUsize::new(0);
     let registry = TestRegistry::start(move |request, _| {
         let is_manifest = request.target.contains("/manifests/");
@@ -221,7 +221,7 @@ fn moved_tag_downloads_only_new_layers() {
     world.request("app", false).wait().expect("pulled");
     let pulled = world.request("app", true).wait().expect("pulled");
     assert_eq!(pulled.digest, digest);
-    let base = Digest::of_bytes(b"base");
+    let base = Digest::from_content(b"base");
     assert_eq!(world.count("GET", base.hex()), 1);
 }
 
@@ -241,7 +241,7 @@ fn failure_reaches_every_waiter() {
 #[test]
 fn wrong_layer_stores_no_image() {
     let image = TestImage::new(&[b"right", b"other"]);
-    let wrong = Digest::of_bytes(b"right");
+    let wrong = Digest::from_content(b"right");
     let registry =
         TestRegistry::start(
             move |request, _| match request.target.ends_with(wrong.hex()) {
@@ -296,7 +296,7 @@ fn images_with_common_layer_share_it() {
     for handle in &handles {
         handle.wait().expect("pulled");
     }
-    let base = Digest::of_bytes(b"base");
+    let base = Digest::from_content(b"base");
     assert_eq!(world.count("GET", base.hex()), 1);
 }
 
@@ -307,7 +307,7 @@ fn folder_stands_in_for_a_registry() {
     let client = RegistryClient::new(RegistryOptions::default(), clock.clone());
     let options = PullOptions {
         source: Source::Archives(ArchiveFolder::new(folder.path().to_owned())),
-        platform: Platform::of_this_machine(),
+        platform: Platform::for_this_machine(),
         downloads: 2,
     };
     let client = Arc::new(client.expect("no proxies"));
@@ -363,7 +363,7 @@ fn pulled_layers_reach_the_store() {
     let client = RegistryClient::new(RegistryOptions::default(), clock.clone());
     let pull_options = PullOptions {
         source: Source::Registries,
-        platform: Platform::of_this_machine(),
+        platform: Platform::for_this_machine(),
         downloads: 2,
     };
     let client = Arc::new(client.expect("no proxies"));

@@ -870,7 +870,7 @@ pub(super) fn broken(error: std::io::Error) -> Cause {
 /// Returns the digest of a document, which must be the expected one.
 fn check_document(bytes: &[u8], expected: Option<&Digest>) -> Result<Digest, Cause> {
     let Some(expected) = expected else {
-        return Ok(Digest::of_bytes(bytes));
+        return Ok(Digest::from_content(bytes));
     };
     let mut hasher = Hasher::new(expected.algorithm());
     hasher.update(bytes);

@@ -23,22 +23,22 @@ impl TestImage {
     pub(crate) fn new(layers: &[&[u8]]) -> Self {
         let digests = layers
             .iter()
-            .map(|layer| format!("\"{}\"", Digest::of_bytes(layer)));
+            .map(|layer| format!("\"{}\"", Digest::from_content(layer)));
         let config = format!(
             r#"{{"os":"linux","architecture":"{}","rootfs":{{"type":"layers","diff_ids":[{}]}}}}"#,
-            Platform::of_this_machine().architecture(),
+            Platform::for_this_machine().architecture(),
             digests.collect::<Vec<_>>().join(",")
         );
         let described = layers.iter().map(|layer| {
             format!(
                 r#"{{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"{}","size":{}}}"#,
-                Digest::of_bytes(layer),
+                Digest::from_content(layer),
                 layer.len()
             )
         });
         let manifest = format!(
             r#"{{"schemaVersion":2,"mediaType":"{OCI_MANIFEST}","config":{{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"{}","size":{}}},"layers":[{}]}}"#,
-            Digest::of_bytes(config.as_bytes()),
+            Digest::from_content(config.as_bytes()),
             config.len(),
             described.collect::<Vec<_>>().join(",")
         );
@@ -54,7 +54,7 @@ impl TestImage {
         let path = request.target.split('?').next().unwrap_or_default();
         let selector = path.rsplit('/').next().unwrap_or_default();
         if path.contains("/manifests/") {
-            let digest = Digest::of_bytes(&self.manifest).to_string();
+            let digest = Digest::from_content(&self.manifest).to_string();
             if selector.starts_with("sha256:") && selector != digest {
                 return TestAnswer::status(404);
             }
@@ -63,7 +63,7 @@ impl TestImage {
                 .with("Docker-Content-Digest", &digest);
         }
         let mut blobs = self.layers.iter().chain([&self.config]);
-        let blob = blobs.find(|blob| Digest::of_bytes(blob).to_string() == selector);
+        let blob = blobs.find(|blob| Digest::from_content(blob).to_string() == selector);
         let Some(blob) = blob else {
             return TestAnswer::status(404);
         };

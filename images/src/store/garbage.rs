@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn layer(name: &str) -> Digest {
-        Digest::of_bytes(name.as_bytes())
+        Digest::from_content(name.as_bytes())
     }
 
     fn image(name: &str, layers: &[&str], last_used: u32) -> ImageState {

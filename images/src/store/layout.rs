@@ -87,7 +87,7 @@ impl Layout {
 
     /// The record of an image. Names have slashes and any length, so the file has the name's digest.
     pub(super) fn image(&self, name: &str) -> PathBuf {
-        let digest = Digest::of_bytes(name.as_bytes());
+        let digest = Digest::from_content(name.as_bytes());
         self.images().join(format!("{}.json", digest.hex()))
     }
 

@@ -608,7 +608,7 @@ impl ImageStaging {
             return Ok(None);
         }
         let names: Vec<_> = layers.iter().map(ToString::to_string).collect();
-        let key = Digest::of_bytes(names.join("\n").as_bytes())
+        let key = Digest::from_content(names.join("\n").as_bytes())
             .hex()
             .to_owned();
         if record_in(&layout.completion(&key)).exists() {

@@ -84,18 +84,18 @@ fn describe(blob: &[u8]) -> LayerDescriptor {
     LayerDescriptor {
         compression: Compression::Plain,
         blob: BlobDescriptor {
-            digest: Digest::of_bytes(blob),
+            digest: Digest::from_content(blob),
             size: blob.len() as u64,
             urls: Vec::new(),
         },
-        diff_id: Digest::of_bytes(blob),
+        diff_id: Digest::from_content(blob),
     }
 }
 
 fn image(name: &str, layers: Vec<LayerDescriptor>) -> NewImage {
     NewImage {
         name: name.to_owned(),
-        manifest_digest: Digest::of_bytes(name.as_bytes()),
+        manifest_digest: Digest::from_content(name.as_bytes()),
         config: b"{}".to_vec(),
         layers,
     }
@@ -181,7 +181,7 @@ fn failed_layers_leave_nothing() {
         "{failed:?}"
     );
     let mut wrong = describe(&blob);
-    wrong.diff_id = Digest::of_bytes(b"other");
+    wrong.diff_id = Digest::from_content(b"other");
     let failed = staging
         .unpack_layer(&wrong, &mut blob.as_slice())
         .expect_err("wrong");

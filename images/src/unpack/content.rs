@@ -176,7 +176,7 @@ mod tests {
         ] {
             let (read, digest, bytes) = read_all(&blob, 1 << 20).expect("decoded");
             assert_eq!(read, whole);
-            assert_eq!(digest, Digest::of_bytes(&whole));
+            assert_eq!(digest, Digest::from_content(&whole));
             assert_eq!(bytes, whole.len() as u64);
         }
     }
@@ -186,7 +186,7 @@ mod tests {
         for blob in [Vec::new(), gzip(b""), zstd(b"")] {
             let (read, digest, _) = read_all(&blob, 0).expect("decoded");
             assert!(read.is_empty());
-            assert_eq!(digest, Digest::of_bytes(b""));
+            assert_eq!(digest, Digest::from_content(b""));
         }
     }
 

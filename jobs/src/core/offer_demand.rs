@@ -59,7 +59,7 @@ struct TreeDemand {
 }
 
 impl JobDemand {
-    fn of_job(job: &Job, at: Duration) -> Self {
+    fn from_job(job: &Job, at: Duration) -> Self {
         let roles = job.roles().into_iter().map(|role| {
             let demand = Demand {
                 all: job.demand_in(at, role),
@@ -80,7 +80,7 @@ impl JobDemand {
 impl OfferDemand {
     /// Counts the waiting tasks of a job anew; without the job, forgets it.
     pub(super) fn count(&mut self, at: Duration, key: &str, job: Option<&Job>) {
-        let now = job.map(|job| JobDemand::of_job(job, at));
+        let now = job.map(|job| JobDemand::from_job(job, at));
         if self.by_job.get(key) == now.as_ref() {
             return;
         }

@@ -61,7 +61,7 @@ impl Client {
     /// Pulls the image, and returns the bytes of its layers.
     fn pull(&self) -> Result<Vec<Vec<u8>>, String> {
         let origin = Origin::Registry(self.repository.clone());
-        let image = origin.resolve(&Platform::of_this_machine(), &self.activity);
+        let image = origin.resolve(&Platform::for_this_machine(), &self.activity);
         let image = image.map_err(|error| chain(&error))?;
         let layers = image.layers.iter().map(|layer| {
             let mut bytes = Vec::new();
@@ -74,7 +74,7 @@ impl Client {
     /// Downloads the only layer of an image.
     fn layer(&self) -> Result<Vec<u8>, String> {
         let blob = BlobDescriptor {
-            digest: Digest::of_bytes(LAYER),
+            digest: Digest::from_content(LAYER),
             size: LAYER.len() as u64,
             urls: Vec::new(),
         };
@@ -107,7 +107,7 @@ fn image() -> TestImage {
 }
 
 fn is_layer(request: &TestRequest) -> bool {
-    request.target.contains(Digest::of_bytes(LAYER).hex())
+    request.target.contains(Digest::from_content(LAYER).hex())
 }
 
 /// A registry whose answers for the layer come from a function of earlier requests.
@@ -128,7 +128,7 @@ fn anonymous_pull_takes_three_requests() {
     let registry = TestRegistry::start(move |request, _| served.answer(request));
     let client = Client::new(&registry);
     assert_eq!(client.pull().expect("pulled"), image.layers);
-    let digest = |bytes: &[u8]| Digest::of_bytes(bytes).to_string();
+    let digest = |bytes: &[u8]| Digest::from_content(bytes).to_string();
     assert_eq!(
         registry.log(),
         [
@@ -151,7 +151,7 @@ fn anonymous_pull_takes_three_requests() {
 #[test]
 fn head_tells_the_digest() {
     let image = image();
-    let digest = Digest::of_bytes(&image.manifest);
+    let digest = Digest::from_content(&image.manifest);
     let registry = TestRegistry::start(move |request, _| image.answer(request));
     let client = Client::new(&registry);
     assert_eq!(
@@ -338,7 +338,7 @@ fn wrong_documents_are_refused() {
     };
     let error = pull(TestAnswer::ok(&[b' '; 1000]).endless());
     assert!(error.contains("larger than 4194304 bytes"), "{error}");
-    let other = Digest::of_bytes(b"other").to_string();
+    let other = Digest::from_content(b"other").to_string();
     let manifest = image().manifest;
     let error = pull(TestAnswer::ok(&manifest).with("Docker-Content-Digest", &other));
     assert!(error.contains("damaged or hostile"), "{error}");
@@ -352,12 +352,12 @@ fn digest_of_reference_is_checked() {
     let registry = TestRegistry::start(move |_, _| TestAnswer::ok(&image.manifest));
     let clock = VirtualClock::new();
     let client = RegistryClient::with_variables(RegistryOptions::default(), |_| None, clock);
-    let text = format!("{}/app@{}", registry.host(), Digest::of_bytes(b"other"));
+    let text = format!("{}/app@{}", registry.host(), Digest::from_content(b"other"));
     let reference = Reference::parse(&text, "docker.io").expect("valid");
     let client = Arc::new(client.expect("valid options"));
     let repository = client.repository(&reference, Credentials::default(), Cancel::new());
     let origin = Origin::Registry(repository.expect("valid"));
-    let resolved = origin.resolve(&Platform::of_this_machine(), &Activity::new());
+    let resolved = origin.resolve(&Platform::for_this_machine(), &Activity::new());
     let error = resolved.expect_err("another manifest");
     assert!(
         matches!(&error, OriginError::Registry(error) if matches!(error.cause(), Cause::Mismatch(_)))
@@ -451,7 +451,7 @@ fn foreign_layer_comes_from_its_address() {
     });
     let client = Client::new(&registry);
     let blob = BlobDescriptor {
-        digest: Digest::of_bytes(LAYER),
+        digest: Digest::from_content(LAYER),
         size: LAYER.len() as u64,
         urls: vec![
             "ftp://x/y".to_owned(),

@@ -515,8 +515,6 @@ fn agent_ends_tasks_of_ended_frameworks() {
 fn lost_agents_are_pruned_by_count() {
     let mut config = config();
     config.registry_max_agent_count = 1;
-    // Few steps in fifteen days.
-    config.allocation_interval = 3_600 * SECOND;
     let lost = |id: &str, since: u64| unreachable_record(id, since);
     let recovered = Recovered {
         epoch: 1,

@@ -48,8 +48,6 @@ fn many_missing_agents_share_one_deadline() {
     let record = |number: usize| agent_record(&format!("a{number}"), 1);
     let mut config = config();
     config.agent_removal_percent = 100;
-    // Few steps, because each checks all agents.
-    config.allocation_interval = 600 * SECOND;
     let recovered = Recovered {
         epoch: 2,
         agents: (0..PENDING_MUTATIONS_MAX + 100).map(record).collect(),
